@@ -1,0 +1,84 @@
+//! A table of measured figures, for people and as flat JSON for whoever tracks them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+
+use anyhow::Result;
+
+use crate::cache::checkout;
+
+/// What one thing measured, in the unit its key ends with.
+struct Row {
+    key: &'static str,
+    samples: Vec<f64>,
+    /// The key of the row that this one is compared with, measured in the same run.
+    reference: Option<&'static str>,
+}
+
+#[derive(Default)]
+pub(super) struct Figures(Vec<Row>);
+
+impl Figures {
+    pub(super) fn add(&mut self, key: &'static str, samples: Vec<f64>) {
+        self.0.push(Row { key, samples, reference: None });
+    }
+
+    /// Prints the table and writes `target/bench/NAME.json`.
+    pub(super) fn publish(&self, name: &str) -> Result<()> {
+        let folder = checkout().join("target/bench");
+        fs::create_dir_all(&folder)?;
+        let file = folder.join(format!("{name}.json"));
+        fs::write(&file, serde_json::to_vec_pretty(&self.medians())?)?;
+        println!("{}\n{}", self.table(), file.display());
+        Ok(())
+    }
+
+    fn medians(&self) -> BTreeMap<&'static str, f64> {
+        self.0.iter().map(|row| (row.key, median(&row.samples))).collect()
+    }
+
+    fn table(&self) -> String {
+        let mut table = format!("{:<28}{:>10}{:>10}{:>6}{:>10}\n", "figure", "median", "worst", "n", "ratio");
+        let medians = self.medians();
+        for row in &self.0 {
+            let middle = median(&row.samples);
+            let worst = row.samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let ratio =
+                row.reference.and_then(|key| medians.get(key)).map(|other| format!("{:.2}", middle / other));
+            let ratio = ratio.unwrap_or_else(|| "–".to_owned());
+            let _ = writeln!(
+                table,
+                "{:<28}{middle:>10.2}{worst:>10.2}{:>6}{ratio:>10}",
+                row.key,
+                row.samples.len()
+            );
+        }
+        table
+    }
+}
+
+fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_shows_median_worst_and_ratio() {
+        let mut figures = Figures::default();
+        figures.add("plain_s", vec![1.0, 3.0, 2.0]);
+        figures.0.push(Row { key: "ours_s", samples: vec![3.0, 5.0], reference: Some("plain_s") });
+        let table = figures.table();
+        let words: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(words, ["ours_s", "4.00", "5.00", "2", "2.00"]);
+    }
+}

@@ -1,0 +1,111 @@
+//! The node's first process: prepares the namespaces, starts the parts, says when the node is usable, and from then on
+//! only buries orphans. When it dies the kernel ends every process of the node, and with them go its mounts and network.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use rustix::process::{WaitOptions, wait};
+
+use super::api::Api;
+use super::isolate::isolate;
+use super::parts::CONTAINERD_SOCKET;
+use super::start::Starter;
+use super::{Cluster, NODE_ADDRESS, Part, Profile};
+use crate::command::run as run_command;
+use crate::image;
+use crate::programs::Programs;
+use crate::s3;
+
+/// The last line of a successful start. The end of our output would not do: `unshare`, which waits for us, holds it open.
+pub(crate) const USABLE: &str = "usable";
+
+/// Runs in the place of the hidden command; never returns while the node lives.
+pub fn run(dir: &Path) -> Result<()> {
+    let outcome = Cluster::at(dir).and_then(|cluster| start(&cluster));
+    if let Err(error) = outcome {
+        say(&format!("        ✗ {error:#}"));
+        std::process::exit(1);
+    }
+    say(USABLE);
+    loop {
+        // Without children there is nothing to wait for, now or later: a node that has lost its parts is not revived.
+        if wait(WaitOptions::empty()).is_err() {
+            std::thread::park();
+        }
+    }
+}
+
+fn start(cluster: &Cluster) -> Result<()> {
+    let began = Instant::now();
+    let report = |what: &str| say(&format!("{:>6.1}s ✓ {what}", began.elapsed().as_secs_f64()));
+    let profile = cluster.plan()?.profile;
+    let programs = cluster.programs()?;
+    isolate(cluster)?;
+    report("namespaces");
+
+    fs::create_dir_all(cluster.dir().join("state/s3/data"))?;
+    fs::create_dir_all(cluster.dir().join("state/s3/accounts"))?;
+    let mut starter = Starter::new(cluster, &programs);
+    starter.start(Part::first(profile))?;
+    if profile == Profile::Node {
+        starter.until(Part::Containerd, || UnixStream::connect(CONTAINERD_SOCKET).is_ok())?;
+        import_images(cluster)?;
+        report("containerd, images");
+    }
+    for (part, port) in [(Part::S3, 80), (Part::S3Tls, 443)] {
+        starter.until(part, || TcpStream::connect((NODE_ADDRESS, port)).is_ok())?;
+    }
+    create_accounts(&programs)?;
+    report("S3 server");
+    if profile != Profile::Kernel {
+        let api = Api::as_admin(cluster)?;
+        starter.until(Part::ApiServer, || api.ready())?;
+        report("API server");
+        starter.start(Part::second(profile))?;
+        if profile == Profile::Node {
+            starter.until(Part::Kubelet, || api.usable())?;
+            report("node");
+        }
+    }
+    Ok(fs::write(cluster.usable(), "")?)
+}
+
+fn import_images(cluster: &Cluster) -> Result<()> {
+    for archive in image::archives(cluster.cache())? {
+        run_command(Command::new("ctr").args(["--namespace", "k8s.io", "images", "import"]).arg(&archive))
+            .with_context(|| format!("cannot import {}", archive.display()))?;
+    }
+    Ok(())
+}
+
+fn create_accounts(programs: &Programs) -> Result<()> {
+    for account in s3::ACCOUNTS {
+        run_command(
+            Command::new(programs.tool("versitygw"))
+                .env("ADMIN_ACCESS_KEY_ID", s3::ROOT.access_key)
+                .env("ADMIN_SECRET_ACCESS_KEY", s3::ROOT.secret_key)
+                .args([
+                    "admin",
+                    "--endpoint-url",
+                    s3::ENDPOINT,
+                    "create-user",
+                    "--access",
+                    account.access_key,
+                ])
+                // An ordinary account that may create buckets.
+                .args(["--secret", account.secret_key, "--role", "userplus"]),
+        )?;
+    }
+    Ok(())
+}
+
+/// `up` may have been killed; then nobody listens, and that is no reason to stop.
+fn say(line: &str) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}

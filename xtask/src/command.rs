@@ -1,0 +1,87 @@
+//! Running other programs, with failures that can be acted on.
+
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
+const TAIL_LINES: usize = 25;
+
+/// Runs to the end; on failure the error holds the last lines of what the program wrote.
+pub fn run(command: &mut Command) -> Result<()> {
+    capture(command).map(drop)
+}
+
+/// Like [`run`], and returns standard output.
+pub fn capture(command: &mut Command) -> Result<String> {
+    let line = describe(command);
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {line}"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    if !output.status.success() {
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        bail!("{line}: {}\n{}", output.status, tail(&format!("{stdout}{stderr}")));
+    }
+    Ok(stdout)
+}
+
+/// Runs with this process's own input and output; the error names the program alone, as it has said the rest itself.
+pub fn interact(command: &mut Command) -> Result<()> {
+    let line = describe(command);
+    let status = command.status().with_context(|| format!("cannot start {line}"))?;
+    if !status.success() {
+        bail!("{line}: {status}");
+    }
+    Ok(())
+}
+
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// The last lines of a log and where the rest of it is.
+pub fn tail_of_log(path: &Path) -> String {
+    let text = std::fs::read(path).unwrap_or_default();
+    format!("{}\n(log: {})", tail(&String::from_utf8_lossy(&text)), path.display())
+}
+
+/// Whether a program of this name can be started from `PATH`.
+pub fn on_path(program: impl AsRef<Path>) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Debian keeps daemons in the sbin folders, which an ordinary user's PATH lacks.
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), "/sbin".into()])
+        .any(|dir| dir.join(program.as_ref()).is_file())
+}
+
+fn describe(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args().map(OsStr::to_string_lossy) {
+        let _ = write!(line, " {argument}");
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_shows_the_command_and_its_last_words() {
+        let error = run(Command::new("sh").args(["-c", "echo first; echo last >&2; exit 3"]))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("sh -c") && error.contains("exit status: 3"), "{error}");
+        assert!(error.ends_with("first\nlast"), "{error}");
+    }
+
+    #[test]
+    fn a_tail_keeps_only_the_end() {
+        let text: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+        assert_eq!(tail(&text.join("\n")).lines().next(), Some("75"));
+        assert_eq!(tail("one"), "one");
+    }
+}

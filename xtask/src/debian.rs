@@ -1,0 +1,102 @@
+//! What the machine itself must have: Debian packages and the two toolchains.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{capture, on_path, run};
+use crate::progress::step;
+
+/// (package, a program or file that only it brings, what it is for)
+const PACKAGES: &[(&str, &str, &str)] = &[
+    ("busybox-static", "busybox", "shell of the test image, pause process of pods"),
+    ("ca-certificates", "/etc/ssl/certs/ca-certificates.crt", "trusted authorities of the images"),
+    ("conntrack", "conntrack", "kube-proxy"),
+    ("containerd", "containerd", "runs the node's containers"),
+    ("containernetworking-plugins", "/usr/lib/cni/bridge", "the pods' network"),
+    ("dnsmasq-base", "dnsmasq", "names in the node's network"),
+    ("iproute2", "ip", "the node's network"),
+    ("iptables", "iptables", "kube-proxy"),
+    ("runc", "runc", "runs the node's containers"),
+    ("socat", "socat", "kubectl port-forward"),
+    ("util-linux", "nsenter", "enters the node's namespaces"),
+];
+
+/// Kubernetes 1.36's own go.mod asks for it.
+const GO: (u32, u32) = (1, 26);
+
+/// Installs what is missing, in one call. Without root, or where there is no apt-get, says what to install.
+pub fn ensure_packages() -> Result<()> {
+    let missing: Vec<&str> =
+        PACKAGES.iter().filter(|(_, file, _)| !present(file)).map(|(name, ..)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() || !on_path("apt-get") {
+        let list: Vec<String> = PACKAGES
+            .iter()
+            .filter(|(name, ..)| missing.contains(name))
+            .map(|(name, file, purpose)| format!("  {name} (provides {file}: {purpose})"))
+            .collect();
+        bail!(
+            "these programs are missing and only root on Debian can have them installed here; please install:\n{}",
+            list.join("\n")
+        );
+    }
+    step(&format!("installing Debian packages: {}", missing.join(" ")), || {
+        let apt = |arguments: &[&str]| {
+            run(Command::new("apt-get")
+                .env("DEBIAN_FRONTEND", "noninteractive")
+                .args(["-qq"])
+                .args(arguments))
+        };
+        let mut install = vec!["install", "--yes", "--no-install-recommends"];
+        install.extend(&missing);
+        // The lists may be missing or old on a fresh machine; they are fetched only when the first try says so.
+        apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
+    })
+}
+
+/// The node needs namespaces, mounts and cgroups of its own.
+pub fn ensure_root() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("a Kubernetes node needs root: run this command as root");
+    }
+    Ok(())
+}
+
+pub fn ensure_go() -> Result<()> {
+    let wanted = format!("Go {}.{} or newer is needed to build Kubernetes", GO.0, GO.1);
+    let printed = capture(Command::new("go").arg("version")).with_context(|| wanted.clone())?;
+    match go_version(&printed) {
+        Some(found) if found >= GO => Ok(()),
+        _ => bail!("{wanted}, but `go version` says: {}", printed.trim()),
+    }
+}
+
+/// `go version go1.26.8 linux/amd64` → (1, 26)
+fn go_version(printed: &str) -> Option<(u32, u32)> {
+    let version = printed
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("go").filter(|rest| !rest.is_empty()))?;
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn present(file: &str) -> bool {
+    if file.starts_with('/') { Path::new(file).exists() } else { on_path(file) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn go_versions_are_read_as_numbers() {
+        assert_eq!(go_version("go version go1.26.8 linux/amd64"), Some((1, 26)));
+        assert_eq!(go_version("go version go1.27rc1 linux/amd64"), Some((1, 27)));
+        assert_eq!(go_version("go version devel"), None);
+        assert!((1, 9) < GO, "a comparison as text would put 1.9 above 1.26");
+    }
+}

@@ -1,0 +1,139 @@
+//! An image as an archive of the Open Container Initiative's layout, byte for byte the same for the same content.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tar::{Builder, EntryType, Header};
+
+use super::contents::{Contents, Entry};
+
+pub(crate) struct Image {
+    pub(crate) reference: &'static str,
+    pub(crate) contents: Contents,
+    pub(crate) command: &'static [&'static str],
+    pub(crate) user: &'static str,
+}
+
+impl Image {
+    /// Returns the digest of the manifest: the image's identity.
+    pub(crate) fn write(&self, archive: &Path) -> Result<String> {
+        let layer = layer(&self.contents)?;
+        let config = to_bytes(&json!({
+            "architecture": architecture(),
+            "os": "linux",
+            "config": {"Entrypoint": self.command, "User": self.user, "Env": ["PATH=/bin"]},
+            "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
+        }))?;
+        let manifest = to_bytes(&json!({
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
+            "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
+        }))?;
+        let identity = digest(&manifest);
+        let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
+        // containerd takes the image's name from here.
+        entry["annotations"] = json!({"io.containerd.image.name": self.reference});
+        let index = to_bytes(&json!({"schemaVersion": 2, "manifests": [entry]}))?;
+
+        let mut tar = Builder::new(Vec::new());
+        add_file(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+        add_file(&mut tar, "index.json", 0o644, &index)?;
+        for blob in [&config, &layer, &manifest] {
+            add_file(&mut tar, &digest(blob).replace("sha256:", "blobs/sha256/"), 0o644, blob)?;
+        }
+        replace(archive, &tar.into_inner()?)?;
+        Ok(identity)
+    }
+}
+
+fn layer(contents: &Contents) -> Result<Vec<u8>> {
+    let mut tar = Builder::new(Vec::new());
+    for (path, entry) in &contents.0 {
+        match entry {
+            Entry::Folder { mode } => {
+                let mut header = header(EntryType::Directory, *mode, 0);
+                tar.append_data(&mut header, format!("{path}/"), std::io::empty())?;
+            }
+            Entry::File { mode, content } => add_file(&mut tar, path, *mode, content)?,
+            Entry::Link { target } => {
+                let mut header = header(EntryType::Symlink, 0o777, 0);
+                tar.append_link(&mut header, path, target)?;
+            }
+        }
+    }
+    Ok(tar.into_inner()?)
+}
+
+fn add_file(tar: &mut Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) -> Result<()> {
+    let mut header = header(EntryType::Regular, mode, content.len() as u64);
+    Ok(tar.append_data(&mut header, path, content)?)
+}
+
+/// Root's, from the beginning of time: neither the builder nor the clock shows in an image.
+fn header(kind: EntryType, mode: u32, size: u64) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_size(size);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header
+}
+
+/// Whoever imports the archive at this moment reads the old one or the new one.
+fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let folder = path.parent().expect("an archive is in a folder");
+    fs::create_dir_all(folder)?;
+    let partial = tempfile::NamedTempFile::new_in(folder)?;
+    fs::write(partial.path(), content)?;
+    partial.persist(path)?;
+    Ok(())
+}
+
+fn descriptor(kind: &str, content: &[u8]) -> Value {
+    json!({"mediaType": kind, "digest": digest(content), "size": content.len()})
+}
+
+fn digest(content: &[u8]) -> String {
+    let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}
+
+fn to_bytes(value: &Value) -> Result<Vec<u8>> {
+    Ok(serde_json::to_vec(value)?)
+}
+
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(content: &[u8]) -> Image {
+        let mut contents = Contents::default();
+        contents.0.insert("bin".into(), Entry::Folder { mode: 0o755 });
+        contents.0.insert("bin/a".into(), Entry::File { mode: 0o755, content: content.to_vec() });
+        Image { reference: "test/a:dev", contents, command: &["/bin/a"], user: "0:0" }
+    }
+
+    #[test]
+    fn the_same_content_gives_the_same_bytes_and_other_content_another_digest() {
+        let folder = tempfile::tempdir().unwrap();
+        let [first, second, other] = ["1", "2", "3"].map(|name| folder.path().join(name));
+        let one = image(b"x").write(&first).unwrap();
+        assert_eq!(one, image(b"x").write(&second).unwrap());
+        assert_eq!(fs::read(first).unwrap(), fs::read(second).unwrap());
+        assert_ne!(one, image(b"y").write(&other).unwrap());
+    }
+}

@@ -1,0 +1,132 @@
+//! The files of an image: a program with just what it needs to run.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::capture;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    Folder { mode: u32 },
+    File { mode: u32, content: Vec<u8> },
+    Link { target: String },
+}
+
+/// Paths without a leading slash; sorted, so that the same files always give the same archive.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Contents(pub(crate) BTreeMap<String, Entry>);
+
+impl Contents {
+    /// Users, trusted authorities and the folders that a runtime mounts upon.
+    pub(crate) fn system_files(&mut self) -> Result<()> {
+        for folder in ["dev", "proc", "sys"] {
+            self.folder(folder, 0o755);
+        }
+        self.folder("tmp", 0o1777);
+        self.file(
+            "etc/passwd",
+            0o644,
+            b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n".to_vec(),
+        );
+        self.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n".to_vec());
+        let bundle = "etc/ssl/certs/ca-certificates.crt";
+        let content = fs::read(Path::new("/").join(bundle)).context("cannot read the trusted authorities")?;
+        self.file(bundle, 0o644, content);
+        Ok(())
+    }
+
+    /// A program with its loader and shared libraries, each where the loader looks for it.
+    pub(crate) fn program(&mut self, program: &Path, place: &str) -> Result<()> {
+        self.copy(program, place)?;
+        for library in libraries(&capture(Command::new("ldd").arg(program))?)? {
+            let place =
+                library.strip_prefix("/").expect("ldd prints whole paths").to_string_lossy().into_owned();
+            self.copy(&library, &place)?;
+        }
+        Ok(())
+    }
+
+    /// One static program and a link for each of its commands.
+    pub(crate) fn busybox(&mut self) -> Result<()> {
+        let program = Path::new("/bin/busybox");
+        self.copy(program, "bin/busybox")?;
+        for applet in capture(Command::new(program).arg("--list"))?.lines().filter(|name| *name != "busybox")
+        {
+            self.put(&format!("bin/{applet}"), Entry::Link { target: "busybox".to_owned() });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unpack(&self, folder: &Path) -> Result<()> {
+        for (path, entry) in &self.0 {
+            let path = folder.join(path);
+            match entry {
+                Entry::Folder { mode } => {
+                    fs::create_dir_all(&path)?;
+                    fs::set_permissions(&path, fs::Permissions::from_mode(*mode))?;
+                }
+                Entry::File { mode, content } => {
+                    fs::write(&path, content)?;
+                    fs::set_permissions(&path, fs::Permissions::from_mode(*mode))?;
+                }
+                Entry::Link { target } => symlink(target, &path)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&mut self, source: &Path, place: &str) -> Result<()> {
+        let content = fs::read(source).with_context(|| format!("cannot read {}", source.display()))?;
+        self.file(place, 0o755, content);
+        Ok(())
+    }
+
+    fn file(&mut self, place: &str, mode: u32, content: Vec<u8>) {
+        self.put(place, Entry::File { mode, content });
+    }
+
+    fn folder(&mut self, place: &str, mode: u32) {
+        self.put(place, Entry::Folder { mode });
+    }
+
+    /// With every folder above, as not every runtime makes them.
+    fn put(&mut self, place: &str, entry: Entry) {
+        for parent in Path::new(place).ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
+            let parent = parent.to_string_lossy().into_owned();
+            self.0.entry(parent).or_insert(Entry::Folder { mode: 0o755 });
+        }
+        self.0.insert(place.to_owned(), entry);
+    }
+}
+
+/// The files in `ldd`'s output: `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, `/lib64/ld-linux-x86-64.so.2 (0x…)`;
+/// the kernel's `linux-vdso.so.1` is none.
+fn libraries(printed: &str) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for line in printed.lines() {
+        if line.contains("not found") {
+            bail!("a shared library is missing on this machine: {}", line.trim());
+        }
+        found.extend(line.split_whitespace().find(|word| word.starts_with('/')).map(PathBuf::from));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loader_and_the_libraries_are_found() {
+        let printed = "\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\
+                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        let expected = ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from);
+        assert_eq!(libraries(printed).unwrap(), expected);
+        assert!(libraries("\tlibx.so.1 => not found\n").unwrap_err().to_string().contains("libx.so.1"));
+    }
+}

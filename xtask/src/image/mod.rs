@@ -1,0 +1,99 @@
+//! Images without Docker: what each one contains, and how it becomes an archive that containerd imports.
+
+mod archive;
+mod contents;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cache::{Cache, checkout};
+use crate::command::run;
+use archive::Image;
+use contents::Contents;
+
+/// What the node's pods pause on, and a shell for tests.
+pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
+pub const PAUSE: &str = BUSYBOX;
+/// The programs of test pods, ours.
+pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
+
+/// The user of images whose program needs no privilege.
+const NOBODY: &str = "65534:65534";
+
+/// An image that has been built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    pub reference: &'static str,
+    pub archive: PathBuf,
+    pub digest: String,
+}
+
+/// What can be built, by short name.
+pub const NAMES: &[&str] = &["busybox", "testpod"];
+
+/// Builds the release programs and writes every image's archive into the cache.
+pub fn build_all(cache: &Cache) -> Result<Vec<Built>> {
+    let programs = build_programs(cache)?;
+    NAMES.iter().map(|name| write(&cache.images(), name, &programs)).collect()
+}
+
+/// The archives that [`build_all`] writes.
+pub fn archives(cache: &Cache) -> Result<Vec<PathBuf>> {
+    NAMES
+        .iter()
+        .map(|name| archive_path(&cache.images(), name))
+        .map(|path| {
+            path.exists().then_some(path.clone()).with_context(|| format!("{} is missing", path.display()))
+        })
+        .collect()
+}
+
+/// Writes the files of one image into a folder: the Dockerfile's way to the same content.
+pub fn unpack(cache: &Cache, name: &str, folder: &Path) -> Result<()> {
+    image(name, &build_programs(cache)?)?.contents.unpack(folder)
+}
+
+fn write(folder: &Path, name: &str, programs: &Path) -> Result<Built> {
+    let image = image(name, programs)?;
+    let archive = archive_path(folder, name);
+    let digest = image.write(&archive).with_context(|| format!("cannot write {}", archive.display()))?;
+    Ok(Built { reference: image.reference, archive, digest })
+}
+
+fn archive_path(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.tar"))
+}
+
+fn image(name: &str, programs: &Path) -> Result<Image> {
+    let mut contents = Contents::default();
+    match name {
+        "busybox" => {
+            contents.system_files()?;
+            contents.busybox()?;
+            Ok(Image {
+                reference: BUSYBOX,
+                contents,
+                command: &["/bin/busybox", "sleep", "infinity"],
+                user: "0:0",
+            })
+        }
+        "testpod" => {
+            contents.system_files()?;
+            contents.program(&programs.join("testpod"), "bin/testpod")?;
+            Ok(Image { reference: TESTPOD, contents, command: &["/bin/testpod"], user: NOBODY })
+        }
+        _ => anyhow::bail!("there is no image `{name}`; there are: {}", NAMES.join(", ")),
+    }
+}
+
+/// The folder with the release programs.
+fn build_programs(cache: &Cache) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    run(Command::new(cargo)
+        .current_dir(checkout())
+        .args(["build", "--release", "--locked", "--package", "xtask", "--bin", "testpod", "--target-dir"])
+        .arg(cache.target()))?;
+    Ok(cache.target().join("release"))
+}

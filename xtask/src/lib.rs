@@ -1,0 +1,16 @@
+//! The ground the project stands on: a real Kubernetes node, a real S3 server and images, each from package
+//! registries alone. `main.rs` turns these modules into commands; the suites in `tests/` use them directly.
+
+pub mod bench;
+pub mod cache;
+pub mod cluster;
+pub mod command;
+pub mod debian;
+pub mod demo;
+pub mod ground;
+pub mod image;
+pub mod programs;
+pub mod progress;
+pub mod s3;
+pub mod served_file;
+pub mod test;

@@ -1,0 +1,180 @@
+//! A client of a page: every request is a URL signed beforehand.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use jiff::Timestamp;
+use rusty_s3::Method;
+use rusty_s3::signing::sign;
+use ureq::Agent;
+use ureq::http::Request;
+use ureq::tls::{Certificate, RootCerts, TlsConfig};
+use url::Url;
+
+use super::{Account, REGION};
+
+/// For one request, the transfer of a large object included.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const SIGNATURE_LASTS_SECONDS: u64 = 300;
+
+/// The server's own words when it says no.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub status: u16,
+    pub code: String,
+    pub message: String,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "the S3 server answered {} {}: {}", self.status, self.code, self.message)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+pub struct Client {
+    agent: Agent,
+    endpoint: Url,
+    access_key: String,
+    secret_key: String,
+}
+
+impl Client {
+    pub fn new(endpoint: &str, account: Account) -> Result<Self> {
+        Self::with_keys(endpoint, account.access_key, account.secret_key, None)
+    }
+
+    /// `authority` is the file of the certificate that signed the server's.
+    pub fn with_keys(
+        endpoint: &str,
+        access_key: &str,
+        secret_key: &str,
+        authority: Option<&Path>,
+    ) -> Result<Self> {
+        let mut tls = TlsConfig::builder();
+        if let Some(file) = authority {
+            let pem = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+            tls = tls.root_certs(RootCerts::new_with_certs(&[Certificate::from_pem(&pem)?]));
+        }
+        let config = Agent::config_builder()
+            .tls_config(tls.build())
+            .timeout_global(Some(ANSWER_WITHIN))
+            .http_status_as_error(false);
+        Ok(Self {
+            agent: config.build().into(),
+            endpoint: endpoint.parse().with_context(|| format!("`{endpoint}` is not a URL"))?,
+            access_key: access_key.to_owned(),
+            secret_key: secret_key.to_owned(),
+        })
+    }
+
+    pub fn buckets(&self) -> Result<Vec<String>> {
+        Ok(elements(&text(self.send(Method::Get, &[], &[], &[])?)?, "Name"))
+    }
+
+    pub fn create_bucket(&self, bucket: &str) -> Result<()> {
+        self.send(Method::Put, &[bucket], &[], &[]).map(drop)
+    }
+
+    pub fn delete_bucket(&self, bucket: &str) -> Result<()> {
+        self.send(Method::Delete, &[bucket], &[], &[]).map(drop)
+    }
+
+    /// The keys that begin with `prefix`, all pages of them.
+    pub fn objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
+        let mut keys = Vec::new();
+        let mut token = None;
+        loop {
+            // Names in their order: the signature is over the sorted query.
+            let mut query = Vec::from_iter(token.as_deref().map(|token| ("continuation-token", token)));
+            query.extend([("list-type", "2"), ("prefix", prefix)]);
+            let page = text(self.send(Method::Get, &[bucket], &query, &[])?)?;
+            keys.extend(elements(&page, "Key"));
+            token = elements(&page, "NextContinuationToken").pop();
+            if token.is_none() {
+                return Ok(keys);
+            }
+        }
+    }
+
+    pub fn put(&self, bucket: &str, key: &str, content: &[u8]) -> Result<()> {
+        self.send(Method::Put, &[bucket, key], &[], content).map(drop)
+    }
+
+    pub fn get(&self, bucket: &str, key: &str) -> Result<Vec<u8>> {
+        self.send(Method::Get, &[bucket, key], &[], &[])
+    }
+
+    pub fn delete(&self, bucket: &str, key: &str) -> Result<()> {
+        self.send(Method::Delete, &[bucket, key], &[], &[]).map(drop)
+    }
+
+    /// `path` is nothing, a bucket, or a bucket and a key.
+    fn send(&self, method: Method, path: &[&str], query: &[(&str, &str)], body: &[u8]) -> Result<Vec<u8>> {
+        let mut url = self.endpoint.clone();
+        url.path_segments_mut()
+            .map_err(|()| anyhow::anyhow!("`{}` cannot have a path", self.endpoint))?
+            .clear()
+            .extend(path.iter().flat_map(|part| part.split('/')));
+        let signed = sign(
+            &Timestamp::now(),
+            method,
+            url,
+            &self.access_key,
+            &self.secret_key,
+            None,
+            REGION,
+            SIGNATURE_LASTS_SECONDS,
+            query.iter().copied(),
+            std::iter::empty::<(&str, &str)>(),
+        );
+        let request = Request::builder().method(method.to_str()).uri(signed.as_str()).body(body)?;
+        let mut answer =
+            self.agent.run(request).with_context(|| format!("cannot reach {}", self.endpoint))?;
+        let content = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
+        if answer.status().is_success() {
+            return Ok(content);
+        }
+        let page = String::from_utf8_lossy(&content);
+        let first = |name| elements(&page, name).into_iter().next().unwrap_or_default();
+        Err(Refused { status: answer.status().as_u16(), code: first("Code"), message: first("Message") }
+            .into())
+    }
+}
+
+fn text(content: Vec<u8>) -> Result<String> {
+    String::from_utf8(content).context("the S3 server's answer is not text")
+}
+
+/// The contents of every `<name>` of an answer. S3's answers have neither attributes nor nesting where this is used.
+fn elements(page: &str, name: &str) -> Vec<String> {
+    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
+    page.split(&open)
+        .skip(1)
+        .filter_map(|rest| rest.split_once(&close))
+        .map(|(content, _)| {
+            content
+                .replace("&lt;", "<")
+                .replace("&gt;", ">")
+                .replace("&quot;", "\"")
+                .replace("&apos;", "'")
+                .replace("&#34;", "\"")
+                .replace("&#39;", "'")
+                .replace("&amp;", "&")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_found_and_unescaped() {
+        let page = "<R><C><Key>a</Key></C><C><Key>b &amp;lt; c</Key></C><Keys>no</Keys></R>";
+        assert_eq!(elements(page, "Key"), ["a", "b &lt; c"]);
+        assert_eq!(elements(page, "Code"), [""; 0]);
+    }
+}

@@ -1,0 +1,49 @@
+//! What a person needs to understand a failure after the cluster is gone, in one folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+
+use crate::cache::checkout;
+use crate::cluster::{Cluster, Profile};
+use crate::command::{capture, run};
+
+/// (file, arguments of kubectl)
+const DUMPS: &[(&str, &[&str])] = &[
+    ("events.txt", &["get", "events", "--all-namespaces", "--sort-by=.metadata.creationTimestamp"]),
+    ("pods.txt", &["get", "pods", "--all-namespaces", "--output=wide"]),
+    ("pods-described.txt", &["describe", "pods", "--all-namespaces"]),
+    ("pods.yaml", &["get", "pods", "--all-namespaces", "--output=yaml"]),
+    (
+        "volumes.yaml",
+        &["get", "persistentvolumes,persistentvolumeclaims,storageclasses", "-A", "--output=yaml"],
+    ),
+    ("nodes.yaml", &["get", "nodes,csinodes,csidrivers", "--output=yaml"]),
+    ("attachments.yaml", &["get", "mountpoints3podattachments", "--output=yaml"]),
+];
+
+/// Copies the logs of every part and pod and dumps what the API server has. What cannot be had is left out: a broken
+/// cluster is the very case this is for.
+pub(super) fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
+    let folder = checkout().join("target/evidence").join(suite);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder)?;
+    copy(&cluster.logs(), &folder.join("log"));
+    copy(&cluster.dir().join("state/var/log/pods"), &folder.join("pods"));
+    if let Ok(mounts) = cluster.command("cat").and_then(|mut cat| capture(cat.arg("/proc/self/mountinfo"))) {
+        fs::write(folder.join("mountinfo.txt"), mounts)?;
+    }
+    if cluster.plan()?.profile != Profile::Kernel {
+        for (file, arguments) in DUMPS {
+            let Ok(mut kubectl) = cluster.kubectl() else { break };
+            let said = capture(kubectl.arg("--request-timeout=10s").args(*arguments));
+            fs::write(folder.join(file), said.unwrap_or_else(|error| format!("{error:#}\n")))?;
+        }
+    }
+    Ok(folder)
+}
+
+fn copy(from: &Path, to: &Path) {
+    let _ = run(std::process::Command::new("cp").arg("--recursive").arg("--dereference").arg(from).arg(to));
+}

@@ -1,0 +1,149 @@
+//! Building and running test programs, and counting what they say.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::{cargo, evidence};
+use crate::cache::Cache;
+use crate::cluster::Cluster;
+use crate::command::capture;
+
+/// No suite may take longer; one that does is stuck on a mount, and only the end of its cluster frees it.
+const SUITE_WITHIN: Duration = Duration::from_secs(20 * 60);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Count {
+    pub(super) passed: u32,
+    pub(super) failed: u32,
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+impl Count {
+    /// `test result: ok. 3 passed; 0 failed; …`, the last line of every test program.
+    fn parse(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix("test result: ")?;
+        let number = |what: &str| {
+            rest.split(&['.', ';'][..]).find_map(|part| part.trim().strip_suffix(what)?.trim().parse().ok())
+        };
+        Some(Self { passed: number("passed")?, failed: number("failed")? })
+    }
+}
+
+pub(super) fn unit(cache: &Cache, filter: Option<&str>) -> Result<Count> {
+    let mut command = cargo(cache);
+    command.args(["test", "--quiet", "--locked", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
+    command.arg("--").args(filter);
+    run(&mut command)
+}
+
+/// The test programs of the suites, by name.
+pub(super) struct Suites(HashMap<String, PathBuf>);
+
+impl Suites {
+    pub(super) fn build(cache: &Cache) -> Result<Self> {
+        let messages = capture(cargo(cache).args([
+            "test",
+            "--no-run",
+            "--locked",
+            "--package",
+            "s3-csi-tests",
+            "--features",
+            "real-parts",
+            "--tests",
+            "--message-format",
+            "json-render-diagnostics",
+        ]))?;
+        let programs = messages.lines().filter_map(|line| {
+            let message: Value = serde_json::from_str(line).ok()?;
+            let kind = message["target"]["kind"][0].as_str()?;
+            let name = message["target"]["name"].as_str()?;
+            let program = message["executable"].as_str()?;
+            (kind == "test").then(|| (name.to_owned(), PathBuf::from(program)))
+        });
+        Ok(Self(programs.collect()))
+    }
+
+    /// Runs one suite, inside the cluster if there is one. A failure leaves evidence.
+    pub(super) fn run(&self, name: &str, cluster: Option<&Cluster>, filter: Option<&str>) -> Result<Count> {
+        let program = self.0.get(name).with_context(|| format!("there is no test program `{name}`"))?;
+        println!("\nsuite `{name}`");
+        let mut command = match cluster {
+            Some(cluster) => cluster.command(program)?,
+            None => Command::new(program),
+        };
+        command.args(filter);
+        if let Some(cluster) = cluster {
+            command.env("S3_CSI_CLUSTER", cluster.dir()).env("KUBECONFIG", cluster.kubeconfig());
+        } else {
+            command.env("S3_CSI_XTASK", std::env::current_exe()?);
+        }
+        let (finished, watch) = mpsc::channel::<()>();
+        let counted = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                if let (Err(mpsc::RecvTimeoutError::Timeout), Some(cluster)) =
+                    (watch.recv_timeout(SUITE_WITHIN), cluster)
+                {
+                    eprintln!("suite `{name}` did not end within {} min", SUITE_WITHIN.as_secs() / 60);
+                    let _ = evidence::collect(cluster, name);
+                    let _ = cluster.down();
+                }
+            });
+            let counted = run(&mut command);
+            drop(finished);
+            counted
+        });
+        match (&counted, cluster) {
+            (Ok(Count { failed: 0, .. }), _) | (_, None) => {}
+            (_, Some(cluster)) => println!("evidence: {}", evidence::collect(cluster, name)?.display()),
+        }
+        counted
+    }
+}
+
+/// Shows what the test programs say and adds up their last lines.
+fn run(command: &mut Command) -> Result<Count> {
+    let mut child =
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the tests")?;
+    let output = BufReader::new(child.stdout.take().context("the tests have no output")?);
+    let mut total = Count::default();
+    let mut programs = 0;
+    for line in output.lines() {
+        let line = line?;
+        println!("{line}");
+        if let Some(count) = Count::parse(&line) {
+            total += count;
+            programs += 1;
+        }
+    }
+    let status = child.wait()?;
+    if programs == 0 || (total.failed == 0 && !status.success()) {
+        bail!("the tests ended with {status} and without a result");
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_counted() {
+        let line = "test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out; finished in 0.00s";
+        assert_eq!(Count::parse(line), Some(Count { passed: 12, failed: 1 }));
+        assert_eq!(Count::parse("test a ... ok"), None);
+        assert_eq!(Count::parse("test result: ok. many passed"), None);
+    }
+}

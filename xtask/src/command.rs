@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -27,14 +27,12 @@ pub fn capture(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// Runs with this process's own input and output; the error names the program alone, as it has said the rest itself.
-pub fn interact(command: &mut Command) -> Result<()> {
+/// Runs with this process's own input and output, and ends as it ended: it has said the rest itself.
+pub fn relay(command: &mut Command) -> Result<ExitCode> {
     let line = describe(command);
     let status = command.status().with_context(|| format!("cannot start {line}"))?;
-    if !status.success() {
-        bail!("{line}: {status}");
-    }
-    Ok(())
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 pub fn tail(text: &str) -> String {

@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use xtask::cache::Cache;
 use xtask::cluster::{self, Cluster, Plan, State};
-use xtask::command::interact;
+use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::s3::{self, Account};
-use xtask::{bench, demo, ground, image, test};
+use xtask::{bench, debian, demo, ground, image, test};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
@@ -139,12 +139,13 @@ fn run(command: Xtask) -> Result<ExitCode> {
         Xtask::Demo(release) => demo::run(&cache, release.kubernetes)?,
         Xtask::Test(wanted) => return test::run(&cache, &wanted),
         Xtask::Bench(wanted) => bench::run(&cache, &wanted)?,
-        Xtask::Cluster(command) => run_cluster(&cache, command)?,
-        Xtask::S3(arguments) => run_s3(&cache, arguments)?,
+        Xtask::Cluster(command) => return run_cluster(&cache, command),
+        Xtask::S3(arguments) => return run_s3(&cache, arguments),
         Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder) }) => {
-            image::unpack(&cache, &name, &folder)?
+            image::unpack(&cache, &name, &folder)?;
         }
         Xtask::Image(_) => {
+            debian::ensure_packages()?;
             for image in image::build_all(&cache)? {
                 println!("{} {}\n    {}", image.reference, image.digest, image.archive.display());
             }
@@ -154,40 +155,38 @@ fn run(command: Xtask) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<()> {
+fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
     match command {
         ClusterCommand::Up { name, release } => {
             ground::prepare(cache, release.kubernetes)?;
             let plan = Plan { kubernetes: release.kubernetes, ..Plan::default() };
-            Cluster::named(cache, &name.name).up(plan)
+            Cluster::named(cache, &name.name).up(plan)?;
         }
-        ClusterCommand::Down { name } => Cluster::named(cache, &name.name).down(),
-        ClusterCommand::Status { name } => {
-            match Cluster::named(cache, &name.name).state()? {
-                State::Down => println!("down"),
-                State::Broken => {
-                    println!("broken: `cluster up` starts it anew, `cluster down` removes the rest")
-                }
-                State::Up { plan, processes, resident_mb } => {
-                    println!("up: {plan:?}, {processes} processes, {resident_mb} MB resident");
-                }
+        ClusterCommand::Down { name } => Cluster::named(cache, &name.name).down()?,
+        ClusterCommand::Status { name } => match Cluster::named(cache, &name.name).state()? {
+            State::Down => println!("down"),
+            State::Broken => {
+                println!("broken: `cluster up` starts it anew, `cluster down` removes the rest");
             }
-            Ok(())
-        }
+            State::Up { plan, processes, resident_mb } => {
+                println!("up: {plan}, {processes} processes, {resident_mb} MB resident");
+            }
+        },
         ClusterCommand::Kubectl { name, arguments } => {
-            interact(Cluster::named(cache, &name.name).kubectl()?.args(arguments))
+            return relay(Cluster::named(cache, &name.name).kubectl()?.args(arguments));
         }
         ClusterCommand::Exec { name, command } => {
-            interact(Cluster::named(cache, &name.name).command(&command[0])?.args(&command[1..]))
+            return relay(Cluster::named(cache, &name.name).command(&command[0])?.args(&command[1..]));
         }
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-fn run_s3(cache: &Cache, arguments: S3Arguments) -> Result<()> {
+fn run_s3(cache: &Cache, arguments: S3Arguments) -> Result<ExitCode> {
     let cluster = Cluster::named(cache, &arguments.name.name);
     if cluster.init_process() != Some(1) {
         // The server is in the node's network: the same command again, in there.
-        return interact(cluster.command(std::env::current_exe()?)?.args(std::env::args_os().skip(1)));
+        return relay(cluster.command(std::env::current_exe()?)?.args(std::env::args_os().skip(1)));
     }
     let account = Account::named(&arguments.account).with_context(|| {
         format!("there is no account `{}`; there are: root, alice, bob", arguments.account)
@@ -196,7 +195,7 @@ fn run_s3(cache: &Cache, arguments: S3Arguments) -> Result<()> {
     match arguments.verb {
         S3Verb::Ls { bucket: None } => client.buckets()?.iter().for_each(|name| println!("{name}")),
         S3Verb::Ls { bucket: Some(bucket) } => {
-            client.objects(&bucket, "")?.iter().for_each(|key| println!("{key}"))
+            client.objects(&bucket, "")?.iter().for_each(|key| println!("{key}"));
         }
         S3Verb::Mb { bucket } => client.create_bucket(&bucket)?,
         S3Verb::Rb { bucket } => client.delete_bucket(&bucket)?,
@@ -210,5 +209,5 @@ fn run_s3(cache: &Cache, arguments: S3Arguments) -> Result<()> {
         }
         S3Verb::Rm { bucket, key } => client.delete(&bucket, &key)?,
     }
-    Ok(())
+    Ok(ExitCode::SUCCESS)
 }

@@ -23,6 +23,12 @@ pub enum Kubernetes {
     V1_34,
 }
 
+impl std::fmt::Display for Kubernetes {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "1.{}", self.minor())
+    }
+}
+
 impl Kubernetes {
     fn minor(self) -> u32 {
         match self {
@@ -32,7 +38,7 @@ impl Kubernetes {
     }
 
     fn module(self) -> PathBuf {
-        checkout().join(format!("xtask/go/kubernetes-1.{}", self.minor()))
+        checkout().join(format!("xtask/go/kubernetes-{self}"))
     }
 
     /// The exact version, which only the module file knows.

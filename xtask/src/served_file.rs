@@ -74,25 +74,22 @@ impl OneFile {
             FILE => (FileType::RegularFile, 0o444, self.0.len() as u64),
             _ => return None,
         };
-        let (atime, mtime, ctime, crtime) = (UNIX_EPOCH, UNIX_EPOCH, UNIX_EPOCH, UNIX_EPOCH);
-        let (blocks, nlink, uid, gid, rdev, flags, blksize) = (1, 1, 0, 0, 0, 0, 512);
-        let ino = inode;
         Some(FileAttr {
-            ino,
+            ino: inode,
             size,
-            blocks,
-            atime,
-            mtime,
-            ctime,
-            crtime,
+            blocks: 1,
+            atime: UNIX_EPOCH,
+            mtime: UNIX_EPOCH,
+            ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH,
             kind,
             perm,
-            nlink,
-            uid,
-            gid,
-            rdev,
-            blksize,
-            flags,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            blksize: 512,
+            flags: 0,
         })
     }
 }

@@ -12,7 +12,7 @@ use xtask::s3::Client;
 use xtask::served_file;
 
 /// The other pod may still be starting.
-const PEER_WITHIN: Duration = Duration::from_secs(60);
+const PEER_WITHIN: Duration = Duration::from_mins(1);
 
 #[derive(Parser)]
 enum Testpod {

@@ -130,7 +130,9 @@ impl Cluster {
         }
         // `unshare` itself, if it has not yet noticed.
         let waiters: Vec<u32> = self.processes_with_our_dir().into_iter().map(|(pid, _)| pid).collect();
-        waiters.iter().for_each(|pid| kill(*pid));
+        for pid in &waiters {
+            kill(*pid);
+        }
         await_end(&waiters)?;
         cgroup::remove(&self.cgroup())?;
         if let Some(point) = mount_below(&self.dir)? {

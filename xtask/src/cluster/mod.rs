@@ -52,6 +52,17 @@ pub struct Plan {
     pub kubernetes: Kubernetes,
 }
 
+impl std::fmt::Display for Plan {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = match self.profile {
+            Profile::Kernel => "namespaces and S3 server",
+            Profile::Api => "API server of",
+            Profile::Node => "node of",
+        };
+        write!(formatter, "{what} Kubernetes {}", self.kubernetes)
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Cluster {
     name: String,

@@ -100,8 +100,7 @@ fn descriptor(kind: &str, content: &[u8]) -> Value {
 }
 
 fn digest(content: &[u8]) -> String {
-    let hex: String = Sha256::digest(content).iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", base16ct::lower::encode_string(&Sha256::digest(content)))
 }
 
 fn to_bytes(value: &Value) -> Result<Vec<u8>> {

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
-use rusty_s3::Method;
+
 use rusty_s3::signing::sign;
+use rusty_s3::{Bucket, Method, UrlStyle};
 use ureq::Agent;
 use ureq::http::Request;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
@@ -15,7 +16,7 @@ use url::Url;
 use super::{Account, REGION};
 
 /// For one request, the transfer of a large object included.
-const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const SIGNATURE_LASTS_SECONDS: u64 = 300;
 
 /// The server's own words when it says no.
@@ -113,11 +114,12 @@ impl Client {
 
     /// `path` is nothing, a bucket, or a bucket and a key.
     fn send(&self, method: Method, path: &[&str], query: &[(&str, &str)], body: &[u8]) -> Result<Vec<u8>> {
-        let mut url = self.endpoint.clone();
-        url.path_segments_mut()
-            .map_err(|()| anyhow::anyhow!("`{}` cannot have a path", self.endpoint))?
-            .clear()
-            .extend(path.iter().flat_map(|part| part.split('/')));
+        let bucket = |name: &str| Bucket::new(self.endpoint.clone(), UrlStyle::Path, name.to_owned(), REGION);
+        let url = match path {
+            [] => self.endpoint.clone(),
+            [name] => bucket(name)?.base_url().clone(),
+            [name, key @ ..] => bucket(name)?.object_url(&key.join("/")),
+        };
         let signed = sign(
             &Timestamp::now(),
             method,

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cache::{Cache, checkout};
 use crate::cluster::{Cluster, Plan, Profile};
-use crate::command::{interact, run as run_command};
+use crate::command::run as run_command;
 use crate::ground;
 use crate::programs::Kubernetes;
 use crate::progress::step;
@@ -91,7 +91,7 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
 fn lint(cache: &Cache) -> Result<()> {
     step("format", || run_command(cargo(cache).args(["fmt", "--all", "--check"])))?;
     step("lints", || {
-        interact(
+        run_command(
             cargo(cache)
                 .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
                 .args(["--", "--deny", "warnings"]),

@@ -16,7 +16,7 @@ use crate::cluster::Cluster;
 use crate::command::capture;
 
 /// No suite may take longer; one that does is stuck on a mount, and only the end of its cluster frees it.
-const SUITE_WITHIN: Duration = Duration::from_secs(20 * 60);
+const SUITE_WITHIN: Duration = Duration::from_mins(20);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {

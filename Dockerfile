@@ -1,0 +1,12 @@
+# The images of `cargo xtask image`, for those who have Docker: `docker build --target testpod .`
+# Same programs, same files: the builder writes the content that the archives are made of.
+FROM rust:1.95-bookworm AS build
+WORKDIR /src
+COPY . .
+RUN cargo xtask image --only testpod --rootfs /testpod
+
+FROM scratch AS testpod
+COPY --from=build /testpod /
+ENV PATH=/bin
+USER 65534:65534
+ENTRYPOINT ["/bin/testpod"]

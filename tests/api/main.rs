@@ -1,0 +1,3 @@
+//! A real API server with nothing that acts on objects.
+
+mod server;

@@ -1,0 +1,5 @@
+//! Whole journeys on a real node.
+
+mod hand_over;
+mod object_store;
+mod pods;

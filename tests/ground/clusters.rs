@@ -1,0 +1,122 @@
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::{Child, Command, Stdio};
+
+use xtask::cache::Cache;
+use xtask::cluster::{Cluster, State};
+use xtask::command::{capture, run};
+
+struct Named(Cluster, String);
+
+impl Named {
+    fn new(name: &str) -> Self {
+        Self(Cluster::named(&Cache::open().unwrap(), name), name.to_owned())
+    }
+
+    fn verb(&self, verb: &str) -> Command {
+        let mut command = super::xtask();
+        command.args(["cluster", verb, "--name", &self.1]);
+        command
+    }
+
+    /// `up` that has got as far as the line that contains `sign`.
+    fn up_until(&self, sign: &str) -> Child {
+        let mut up = self.verb("up").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
+        let reached = lines.by_ref().any(|line| line.unwrap().contains(sign));
+        assert!(reached, "`up` never said `{sign}`");
+        // Kept open, or `up` would die of a broken pipe instead of what the test does to it.
+        std::mem::forget(lines);
+        up
+    }
+
+    /// The PID namespace of the node, by which its processes are known whatever they do.
+    fn namespace(&self) -> Option<std::path::PathBuf> {
+        fs::read_link(format!("/proc/{}/ns/pid", self.0.init_process()?)).ok()
+    }
+
+    /// Everything that is left of the cluster on this machine.
+    fn leftovers(&self, namespace: Option<&std::path::Path>) -> Vec<String> {
+        let mut found = Vec::new();
+        let dir = self.0.dir().to_str().unwrap().to_owned();
+        for process in fs::read_dir("/proc").unwrap().filter_map(Result::ok) {
+            let path = process.path();
+            let inside = fs::read_link(path.join("ns/pid")).ok();
+            if namespace.is_some() && inside.as_deref() == namespace {
+                found.push(format!("process {}", path.display()));
+            }
+            if fs::read_to_string(path.join("mountinfo")).unwrap_or_default().contains(&dir) {
+                found.push(format!("a mount seen by {}", path.display()));
+            }
+            if fs::read_to_string(path.join("cmdline")).unwrap_or_default().contains(&dir) {
+                found.push(format!("command line of {}", path.display()));
+            }
+        }
+        let cgroups = capture(
+            Command::new("find")
+                .args(["/sys/fs/cgroup", "-type", "d", "-name"])
+                .arg(format!("s3-csi-{}", self.1)),
+        );
+        found.extend(cgroups.unwrap().lines().map(|folder| format!("cgroup {folder}")));
+        if self.0.dir().exists() {
+            found.push(format!("folder {dir}"));
+        }
+        found
+    }
+}
+
+#[test]
+fn an_up_that_is_killed_at_any_stage_is_cleaned_by_down() {
+    for (number, sign) in
+        ["images", "namespaces", "containerd", "S3 server", "API server"].into_iter().enumerate()
+    {
+        let cluster = Named::new(&format!("killed-{number}"));
+        let mut up = cluster.up_until(sign);
+        up.kill().unwrap();
+        up.wait().unwrap();
+        let namespace = cluster.namespace();
+        if sign != "images" {
+            assert!(namespace.is_some(), "there is a node to clean away after `{sign}`");
+        }
+        run(&mut cluster.verb("down")).unwrap();
+        assert_eq!(cluster.leftovers(namespace.as_deref()), [""; 0], "after `{sign}`");
+    }
+}
+
+#[test]
+fn an_up_that_is_interrupted_is_completed_by_the_next() {
+    let cluster = Named::new("interrupted");
+    let mut up = cluster.up_until("namespaces");
+    let pid = rustix::process::Pid::from_child(&up);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    up.wait().unwrap();
+    run(&mut cluster.verb("up")).unwrap();
+    assert!(matches!(cluster.0.state().unwrap(), State::Up { .. }));
+    let init = cluster.0.init_process();
+    run(&mut cluster.verb("up")).unwrap();
+    assert_eq!(cluster.0.init_process(), init, "`up` of a cluster that is up leaves it alone");
+    let namespace = cluster.namespace();
+    run(&mut cluster.verb("down")).unwrap();
+    assert_eq!(cluster.leftovers(namespace.as_deref()), [""; 0]);
+    run(&mut cluster.verb("down")).unwrap();
+}
+
+#[test]
+fn a_part_that_cannot_start_shows_its_last_words_and_its_log() {
+    let cluster = Named::new("faulty");
+    let folder = tempfile::tempdir().unwrap();
+    let fake = folder.path().join("containerd");
+    fs::write(&fake, "#!/bin/sh\necho broken on purpose\nexit 7\n").unwrap();
+    fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let mut up = cluster.verb("up").env("PATH", path).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    up.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(!up.wait().unwrap().success());
+    assert!(said.contains("containerd ended with exit status: 7"), "{said}");
+    assert!(said.contains("broken on purpose"), "{said}");
+    assert!(said.contains(cluster.0.log("containerd").to_str().unwrap()), "{said}");
+    run(&mut cluster.verb("down")).unwrap();
+    assert_eq!(cluster.leftovers(None), [""; 0]);
+}

@@ -1,0 +1,13 @@
+//! The ground itself, tried on the machine: clusters that are cut off while they start, and images that are built twice.
+
+mod clusters;
+mod images;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// `cargo xtask`, as the one who runs this suite has built it.
+fn xtask() -> Command {
+    let program = std::env::var_os("S3_CSI_XTASK").map(PathBuf::from);
+    Command::new(program.expect("this suite is started by: cargo xtask test --only cluster"))
+}

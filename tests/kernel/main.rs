@@ -1,0 +1,3 @@
+//! Real mounts in a namespace of our own, where nothing we leave behind can hurt.
+
+mod fuse;

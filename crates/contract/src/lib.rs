@@ -1,0 +1,8 @@
+//! What controller and node agree on. Pure: no client, no sockets, no clock.
+
+pub mod arguments;
+pub mod attachment;
+pub mod names;
+pub mod quantity;
+pub mod sharing;
+pub mod volume;

@@ -1,0 +1,111 @@
+//! Every name that more than one program uses: in the API, on the node and inside a Mountpoint Pod.
+
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest as _, Sha224};
+
+pub const DRIVER: &str = "s3.csi.scality.com";
+/// Where Mountpoint Pods live unless the installation says otherwise.
+pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
+
+/// Labels of Mountpoint Pods.
+pub mod label {
+    /// The version of the driver that made it: a newer driver gives new workloads a pod of its own version.
+    pub const DRIVER_VERSION: &str = "s3.csi.scality.com/mounted-by-csi-driver-version";
+    pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
+    /// UID of the workload it was made for; others may have joined since.
+    pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+}
+
+/// Annotations of Mountpoint Pods.
+pub mod annotation {
+    /// `"true"`: no workload needs it any more; the node unmounts and the pod ends.
+    pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
+    /// `"true"`, set by an administrator: serves whom it serves, takes nobody new.
+    pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
+    /// Names as long as these do not fit into label values (63 characters).
+    pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
+    pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
+    /// The attachment it was made for.
+    pub const ATTACHMENT: &str = "s3.csi.scality.com/attachment";
+}
+
+/// `mp-<sha224>` of the workload that a Mountpoint Pod is made for.
+pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
+    let hash = Sha224::new().chain_update(workload_uid).chain_update(volume_name).finalize();
+    format!("mp-{}", base16ct::lower::encode_string(&hash))
+}
+
+/// The first of `name`, `name-2`, `name-3`, … that is not taken, where `name` may carry such a number already.
+pub fn replacement(name: &str, taken: impl Fn(&str) -> bool) -> String {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    // The hash has no dash, so a second dash can only precede a number of ours.
+    let base = match name.rsplit_once('-') {
+        Some((base, number)) if base.contains('-') && is_number(number) => base,
+        _ => name,
+    };
+    let mut candidate = base.to_owned();
+    let mut number = 1_u64;
+    while taken(&candidate) {
+        number += 1;
+        candidate = format!("{base}-{number}");
+    }
+    candidate
+}
+
+/// The folder of the volume through which node and Mountpoint Pod talk, as the pod sees it.
+pub const COMM_IN_POD: &str = "/comm";
+pub const COMM_VOLUME: &str = "comm";
+/// Where a local cache is mounted in the pod, and its volume.
+pub const CACHE_IN_POD: &str = "/local-cache";
+pub const CACHE_VOLUME: &str = "local-cache";
+
+/// The same folder as the node sees it.
+pub fn comm_on_node(kubelet: &Path, mountpoint_pod_uid: &str) -> PathBuf {
+    kubelet.join("pods").join(mountpoint_pod_uid).join("volumes/kubernetes.io~empty-dir").join(COMM_VOLUME)
+}
+
+/// Where a Mountpoint Pod's bucket is mounted on the node, to be bound into workloads from there.
+pub fn source_on_node(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
+    kubelet.join("plugins").join(DRIVER).join("mnt").join(mountpoint_pod)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reference_makes_the_same_pod_name() {
+        assert_eq!(
+            mountpoint_pod("a4509011-bd2a-4f37-b1b0-05d715087852", "test-vol"),
+            "mp-55f7d2331f3149f00d62d7af839d4cee895e1c68a2f0d96ffd359f79"
+        );
+    }
+
+    #[test]
+    fn replacements_count_up_and_reuse_what_is_free() {
+        let taken = |names: &'static [&'static str]| move |name: &str| names.contains(&name);
+        assert_eq!(replacement("mp-55f7", taken(&[])), "mp-55f7");
+        assert_eq!(replacement("mp-55f7", taken(&["mp-55f7"])), "mp-55f7-2");
+        assert_eq!(replacement("mp-55f7-2", taken(&["mp-55f7", "mp-55f7-2"])), "mp-55f7-3");
+        assert_eq!(replacement("mp-55f7-3", taken(&["mp-55f7-3"])), "mp-55f7");
+        assert_eq!(
+            replacement("mp-77", taken(&["mp-77"])),
+            "mp-77-2",
+            "a hash of digits is no number of ours"
+        );
+    }
+
+    #[test]
+    fn paths_are_kubelets() {
+        let kubelet = Path::new("/var/lib/kubelet");
+        assert_eq!(
+            comm_on_node(kubelet, "u"),
+            Path::new("/var/lib/kubelet/pods/u/volumes/kubernetes.io~empty-dir/comm")
+        );
+        assert_eq!(
+            source_on_node(kubelet, "mp-1"),
+            Path::new("/var/lib/kubelet/plugins/s3.csi.scality.com/mnt/mp-1")
+        );
+    }
+}

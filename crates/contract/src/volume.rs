@@ -1,0 +1,314 @@
+//! What a `PersistentVolume` asks for: its attributes, checked once, as types.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+use crate::arguments::Arguments;
+use crate::quantity::Quantity;
+
+/// Keys of `spec.csi.volumeAttributes`.
+pub mod attribute {
+    pub const BUCKET_NAME: &str = "bucketName";
+    pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
+    pub const STS_REGION: &str = "stsRegion";
+    pub const SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
+    pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
+    pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
+    pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
+    pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
+    pub const CACHE: &str = "cache";
+    pub const CACHE_SIZE_LIMIT: &str = "cacheEmptyDirSizeLimit";
+    pub const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
+    pub const CACHE_STORAGE_CLASS: &str = "cacheEphemeralStorageClassName";
+    pub const CACHE_STORAGE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
+    /// Variables of the mount process: this with the variable's name behind it.
+    pub const ENVIRONMENT: &str = "mountpointEnv.";
+}
+
+/// Variables that a volume may set.
+const ENVIRONMENT: &[&str] = &["HTTPS_PROXY", "NO_PROXY"];
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Volume {
+    pub bucket: String,
+    pub authentication: AuthenticationSource,
+    pub sts_region: Option<String>,
+    /// Of the Mountpoint Pod; must exist in its namespace.
+    pub service_account: Option<String>,
+    pub resources: Resources,
+    pub cache: Cache,
+    pub environment: BTreeMap<String, String>,
+}
+
+/// Whose credentials a mount uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AuthenticationSource {
+    /// The installation's.
+    #[default]
+    Driver,
+    /// Of the secret that the volume names.
+    Secret,
+    /// The workload's own.
+    Pod,
+}
+
+impl AuthenticationSource {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "driver" => Some(Self::Driver),
+            "secret" => Some(Self::Secret),
+            "pod" => Some(Self::Pod),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Secret => "secret",
+            Self::Pod => "pod",
+        }
+    }
+}
+
+/// Of the container that serves the volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    pub requests_cpu: Option<Quantity>,
+    pub requests_memory: Option<Quantity>,
+    pub limits_cpu: Option<Quantity>,
+    pub limits_memory: Option<Quantity>,
+}
+
+/// Where object data is cached on the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Cache {
+    #[default]
+    None,
+    EmptyDir {
+        size_limit: Option<Quantity>,
+        in_memory: bool,
+    },
+    Ephemeral {
+        storage_class: String,
+        request: Quantity,
+    },
+}
+
+/// Each names the attribute, what it says, and what it may say.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VolumeError {
+    #[error("volume attribute `bucketName` is missing: set it to the name of the bucket to mount")]
+    BucketMissing,
+    #[error("volume attribute `bucketName` is `{0}`, which no bucket can be called")]
+    BucketImpossible(String),
+    #[error(
+        "unknown `authenticationSource`: {0}, only `driver` (default option if not specified), `secret` and `pod` supported"
+    )]
+    AuthenticationUnknown(String),
+    #[error("failed to parse quantity \"{value}\" for \"{field}\": write it like `100m`, `512Mi` or `2Gi`")]
+    Quantity { field: &'static str, value: String },
+    #[error("volume attribute `cache` is `{0}`; it may be `emptyDir` or `ephemeral`")]
+    CacheUnknown(String),
+    #[error(
+        "the mount option `cache` and the volume attribute `cache` are both set; remove the mount option"
+    )]
+    CacheTwice,
+    #[error("volume attribute `{0}` is set but `cache` is not; set `cache` to `{1}`")]
+    CacheUnused(&'static str, &'static str),
+    #[error("volume attribute `cacheEmptyDirMedium` is `{0}`; it may be `Memory` or absent")]
+    CacheMedium(String),
+    #[error("volume attribute `{0}` is missing; `cache: ephemeral` needs it")]
+    CacheIncomplete(&'static str),
+    #[error("volume attribute `mountpointEnv.{0}` is not supported; only HTTPS_PROXY and NO_PROXY are")]
+    Environment(String),
+}
+
+impl VolumeError {
+    /// For the reason of an Event or a condition.
+    pub fn reason(&self) -> &'static str {
+        "InvalidVolumeAttributes"
+    }
+}
+
+impl Volume {
+    pub fn parse(attributes: &BTreeMap<String, String>, arguments: &Arguments) -> Result<Self, VolumeError> {
+        let get = |key: &str| attributes.get(key).map(String::as_str).filter(|value| !value.is_empty());
+        let bucket = get(attribute::BUCKET_NAME).ok_or(VolumeError::BucketMissing)?;
+        if bucket.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+            return Err(VolumeError::BucketImpossible(bucket.to_owned()));
+        }
+        let source = get(attribute::AUTHENTICATION_SOURCE).unwrap_or_default();
+        let authentication = AuthenticationSource::parse(source)
+            .ok_or_else(|| VolumeError::AuthenticationUnknown(source.to_owned()))?;
+        let quantity = |field: &'static str| get(field).map(|value| parse_quantity(field, value)).transpose();
+        Ok(Self {
+            bucket: bucket.to_owned(),
+            authentication,
+            sts_region: get(attribute::STS_REGION).map(str::to_owned),
+            service_account: get(attribute::SERVICE_ACCOUNT).map(str::to_owned),
+            resources: Resources {
+                requests_cpu: quantity(attribute::REQUESTS_CPU)?,
+                requests_memory: quantity(attribute::REQUESTS_MEMORY)?,
+                limits_cpu: quantity(attribute::LIMITS_CPU)?,
+                limits_memory: quantity(attribute::LIMITS_MEMORY)?,
+            },
+            cache: parse_cache(get, arguments)?,
+            environment: parse_environment(attributes)?,
+        })
+    }
+}
+
+fn parse_quantity(field: &'static str, value: &str) -> Result<Quantity, VolumeError> {
+    Quantity::parse(value).ok_or_else(|| VolumeError::Quantity { field, value: value.to_owned() })
+}
+
+fn parse_cache<'a>(
+    get: impl Fn(&str) -> Option<&'a str>,
+    arguments: &Arguments,
+) -> Result<Cache, VolumeError> {
+    let kind = get(attribute::CACHE);
+    if kind.is_some() && arguments.has("cache") {
+        return Err(VolumeError::CacheTwice);
+    }
+    for (field, needs) in [
+        (attribute::CACHE_SIZE_LIMIT, "emptyDir"),
+        (attribute::CACHE_MEDIUM, "emptyDir"),
+        (attribute::CACHE_STORAGE_CLASS, "ephemeral"),
+        (attribute::CACHE_STORAGE_REQUEST, "ephemeral"),
+    ] {
+        // An attribute that has no effect is a mistake that its author wants to hear of.
+        if get(field).is_some() && kind != Some(needs) {
+            return Err(VolumeError::CacheUnused(field, needs));
+        }
+    }
+    match kind {
+        None if arguments.has("cache") => Ok(Cache::EmptyDir { size_limit: None, in_memory: false }),
+        None => Ok(Cache::None),
+        Some("emptyDir") => {
+            let field = attribute::CACHE_SIZE_LIMIT;
+            let size_limit = get(field).map(|value| parse_quantity(field, value)).transpose()?;
+            let in_memory = match get(attribute::CACHE_MEDIUM) {
+                None => false,
+                Some("Memory") => true,
+                Some(other) => return Err(VolumeError::CacheMedium(other.to_owned())),
+            };
+            Ok(Cache::EmptyDir { size_limit, in_memory })
+        }
+        Some("ephemeral") => {
+            let need = |field: &'static str| get(field).ok_or(VolumeError::CacheIncomplete(field));
+            let storage_class = need(attribute::CACHE_STORAGE_CLASS)?.to_owned();
+            let field = attribute::CACHE_STORAGE_REQUEST;
+            Ok(Cache::Ephemeral { storage_class, request: parse_quantity(field, need(field)?)? })
+        }
+        Some(other) => Err(VolumeError::CacheUnknown(other.to_owned())),
+    }
+}
+
+fn parse_environment(attributes: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, VolumeError> {
+    let given =
+        attributes.iter().filter_map(|(key, value)| Some((key.strip_prefix(attribute::ENVIRONMENT)?, value)));
+    given
+        .map(|(name, value)| {
+            let allowed = ENVIRONMENT.contains(&name);
+            allowed
+                .then(|| (name.to_owned(), value.clone()))
+                .ok_or_else(|| VolumeError::Environment(name.to_owned()))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(attributes: &[(&str, &str)], options: &[&str]) -> Result<Volume, VolumeError> {
+        let mut all = BTreeMap::from([("bucketName".to_owned(), "b".to_owned())]);
+        all.extend(attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        Volume::parse(&all, &Arguments::parse(options))
+    }
+
+    #[test]
+    fn a_bucket_is_enough() {
+        let volume = parse(&[("dynamicProvisioning", "true"), ("authenticationSource", "")], &[]).unwrap();
+        assert_eq!(
+            (volume.bucket.as_str(), volume.authentication, volume.cache),
+            ("b", AuthenticationSource::Driver, Cache::None)
+        );
+        assert_eq!(parse(&[("bucketName", "")], &[]), Err(VolumeError::BucketMissing));
+        assert_eq!(parse(&[("bucketName", "a/b")], &[]), Err(VolumeError::BucketImpossible("a/b".into())));
+    }
+
+    #[test]
+    fn sources_are_known_or_refused() {
+        for (text, source) in [
+            ("driver", AuthenticationSource::Driver),
+            ("secret", AuthenticationSource::Secret),
+            ("pod", AuthenticationSource::Pod),
+        ] {
+            assert_eq!(parse(&[("authenticationSource", text)], &[]).unwrap().authentication, source);
+            assert_eq!(source.as_str(), text);
+        }
+        let error = parse(&[("authenticationSource", "Secret")], &[]).unwrap_err().to_string();
+        assert!(error.contains("unknown `authenticationSource`: Secret, only `driver`"), "{error}");
+    }
+
+    #[test]
+    fn resources_are_quantities() {
+        let volume = parse(&[("mountpointContainerResourcesLimitsMemory", "1Gi")], &[]).unwrap();
+        assert_eq!(volume.resources.limits_memory.unwrap().units(), 1 << 30);
+        let error =
+            parse(&[("mountpointContainerResourcesRequestsCpu", "much")], &[]).unwrap_err().to_string();
+        let expected = "failed to parse quantity \"much\" for \"mountpointContainerResourcesRequestsCpu\": ";
+        assert!(error.starts_with(expected), "{error}");
+    }
+
+    #[test]
+    fn caches_are_complete_and_given_once() {
+        let empty_dir = |size_limit: Option<&str>, in_memory| {
+            Ok(Cache::EmptyDir { size_limit: size_limit.and_then(Quantity::parse), in_memory })
+        };
+        let cache = |attributes: &[(&str, &str)], options: &[&str]| {
+            parse(attributes, options).map(|volume| volume.cache)
+        };
+        assert_eq!(cache(&[], &["cache /tmp/x"]), empty_dir(None, false));
+        assert_eq!(cache(&[("cache", "emptyDir")], &[]), empty_dir(None, false));
+        let memory =
+            [("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi"), ("cacheEmptyDirMedium", "Memory")];
+        assert_eq!(cache(&memory, &[]), empty_dir(Some("1Gi"), true));
+        let ephemeral = [
+            ("cache", "ephemeral"),
+            ("cacheEphemeralStorageClassName", "fast"),
+            ("cacheEphemeralStorageResourceRequest", "10Gi"),
+        ];
+        let request = Quantity::parse("10Gi").unwrap();
+        assert_eq!(cache(&ephemeral, &[]), Ok(Cache::Ephemeral { storage_class: "fast".into(), request }));
+
+        assert_eq!(cache(&[("cache", "emptyDir")], &["--cache=/x"]), Err(VolumeError::CacheTwice));
+        assert_eq!(cache(&[("cache", "disk")], &[]), Err(VolumeError::CacheUnknown("disk".into())));
+        assert_eq!(
+            cache(&[("cache", "emptyDir"), ("cacheEmptyDirMedium", "HugePages")], &[]),
+            Err(VolumeError::CacheMedium("HugePages".into()))
+        );
+        assert_eq!(
+            cache(&ephemeral[..2], &[]),
+            Err(VolumeError::CacheIncomplete("cacheEphemeralStorageResourceRequest"))
+        );
+        assert_eq!(
+            cache(&[("cacheEmptyDirSizeLimit", "1Gi")], &[]),
+            Err(VolumeError::CacheUnused("cacheEmptyDirSizeLimit", "emptyDir"))
+        );
+        assert!(cache(&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "big")], &[]).is_err());
+    }
+
+    #[test]
+    fn only_proxies_may_be_set() {
+        let volume = parse(&[("mountpointEnv.NO_PROXY", "s3.test")], &[]).unwrap();
+        assert_eq!(volume.environment, BTreeMap::from([("NO_PROXY".into(), "s3.test".into())]));
+        assert_eq!(
+            parse(&[("mountpointEnv.LD_PRELOAD", "x")], &[]),
+            Err(VolumeError::Environment("LD_PRELOAD".into()))
+        );
+    }
+}

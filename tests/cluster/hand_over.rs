@@ -12,8 +12,8 @@ use xtask::served_file::NAME;
 const FOLDER: &str = "/var/lib/kubelet/plugins/hand-over-test";
 const CONTENT: &str = "served without any privilege";
 
-fn host_folder() -> Value {
-    json!([{"name": "shared", "hostPath": {"path": FOLDER, "type": "Directory"}}])
+fn host_folder(path: &str) -> Value {
+    json!([{"name": "shared", "hostPath": {"path": path, "type": "Directory"}}])
 }
 
 #[tokio::test]
@@ -28,11 +28,12 @@ async fn a_pod_without_privileges_serves_what_a_privileged_pod_has_mounted() {
         "server",
         json!({
             "restartPolicy": "Never",
-            "volumes": host_folder(),
+            // Only this: with the mount in view it would hold a copy of it, and its own mount would never go away.
+            "volumes": host_folder(&format!("{FOLDER}/comm")),
             "containers": [{
                 "name": "main", "image": TESTPOD, "imagePullPolicy": "Never",
-                "args": ["serve", format!("{FOLDER}/comm/sock"), CONTENT],
-                "volumeMounts": [{"name": "shared", "mountPath": FOLDER}],
+                "args": ["serve", "/comm/sock", CONTENT],
+                "volumeMounts": [{"name": "shared", "mountPath": "/comm"}],
                 "securityContext": {
                     "runAsNonRoot": true, "runAsUser": 1000, "allowPrivilegeEscalation": false,
                     "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"},
@@ -45,7 +46,7 @@ async fn a_pod_without_privileges_serves_what_a_privileged_pod_has_mounted() {
         "mounter",
         json!({
             "restartPolicy": "Never",
-            "volumes": host_folder(),
+            "volumes": host_folder(FOLDER),
             "containers": [{
                 "name": "main", "image": TESTPOD, "imagePullPolicy": "Never",
                 "args": ["offer", format!("{FOLDER}/mnt"), format!("{FOLDER}/comm/sock")],

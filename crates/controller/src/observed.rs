@@ -1,0 +1,474 @@
+//! The slices of Kubernetes objects that the controller looks at, and what it makes of them.
+//!
+//! Whatever is not named here is skipped while parsing and never kept: a cluster has many pods, and most of each is
+//! containers and environment that no decision needs.
+
+use std::collections::BTreeMap;
+
+use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use contract::names::{DRIVER, annotation, label};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::ObjectMeta;
+use kube::{Resource, ResourceExt as _};
+use serde::Deserialize;
+
+/// A pod, as far as it can be a workload.
+#[derive(Resource, Deserialize, Clone, Debug)]
+#[resource(inherit = "Pod")]
+pub struct SlimPod {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: SlimPodSpec,
+    #[serde(default)]
+    pub status: SlimPodStatus,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPodSpec {
+    node_name: Option<String>,
+    service_account_name: Option<String>,
+    security_context: Option<SlimSecurityContext>,
+    volumes: Vec<SlimPodVolume>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimSecurityContext {
+    fs_group: Option<i64>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimPodVolume {
+    name: String,
+    persistent_volume_claim: Option<SlimClaimSource>,
+    ephemeral: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimClaimSource {
+    claim_name: String,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimPodStatus {
+    phase: Option<String>,
+    conditions: Vec<SlimCondition>,
+    container_statuses: Vec<SlimContainerStatus>,
+    init_container_statuses: Vec<SlimContainerStatus>,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimContainerStatus {
+    started: Option<bool>,
+    state: SlimContainerState,
+    last_state: SlimContainerState,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimContainerState {
+    waiting: Option<SlimReason>,
+    terminated: Option<SlimReason>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimReason {
+    reason: Option<String>,
+    message: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+impl Phase {
+    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Unknown];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Running => "Running",
+            Self::Succeeded => "Succeeded",
+            Self::Failed => "Failed",
+            Self::Unknown => "Unknown",
+        }
+    }
+
+    fn of(status: &SlimPodStatus) -> Self {
+        match status.phase.as_deref() {
+            None | Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) => Self::Unknown,
+        }
+    }
+}
+
+/// A scheduled pod with claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Workload {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub node: String,
+    pub fs_group: String,
+    pub service_account: String,
+    pub claims: Vec<String>,
+    pub phase: Phase,
+    pub terminating: bool,
+}
+
+impl Workload {
+    /// Nothing for a pod that cannot be one: not scheduled, or without claims.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let name = pod.name_any();
+        let claims: Vec<String> = pod
+            .spec
+            .volumes
+            .iter()
+            .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
+                (Some(source), _) => Some(source.claim_name.clone()),
+                // A generic ephemeral volume's claim is named after pod and volume.
+                (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
+                (None, None) => None,
+            })
+            .collect();
+        let node = pod.spec.node_name.clone().filter(|node| !node.is_empty())?;
+        if claims.is_empty() {
+            return None;
+        }
+        let fs_group = pod.spec.security_context.as_ref().and_then(|context| context.fs_group);
+        let account = pod.spec.service_account_name.clone().filter(|account| !account.is_empty());
+        Some(Self {
+            uid: pod.metadata.uid.clone()?,
+            namespace: pod.namespace()?,
+            name,
+            node,
+            fs_group: fs_group.map(|group| group.to_string()).unwrap_or_default(),
+            service_account: account.unwrap_or_else(|| "default".to_owned()),
+            claims,
+            phase: Phase::of(&pod.status),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+        })
+    }
+
+    /// Whether it may still do I/O. A pod that is being stopped may, until its containers have ended; one that has not
+    /// started when it is deleted never will.
+    pub fn is_alive(&self) -> bool {
+        match self.phase {
+            Phase::Running | Phase::Unknown => true,
+            Phase::Pending => !self.terminating,
+            Phase::Succeeded | Phase::Failed => false,
+        }
+    }
+
+    /// Whether it waits for its volumes. A pod that already runs has its mounts: without an attachment they come from
+    /// the driver's first version and are none of ours.
+    pub fn awaits_volumes(&self) -> bool {
+        self.phase == Phase::Pending && !self.terminating
+    }
+}
+
+/// A volume, as far as it can be ours.
+#[derive(Resource, Deserialize, Clone, Debug)]
+#[resource(inherit = "PersistentVolume")]
+pub struct SlimVolume {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    spec: SlimVolumeSpec,
+    #[serde(default)]
+    status: SlimVolumeStatus,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimVolumeSpec {
+    csi: Option<SlimCsi>,
+    mount_options: Vec<String>,
+    claim_ref: Option<SlimClaimRef>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct SlimCsi {
+    driver: String,
+    volume_handle: String,
+    volume_attributes: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimClaimRef {
+    namespace: String,
+    name: String,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimVolumeStatus {
+    phase: Option<String>,
+}
+
+/// A volume of our driver.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct S3Volume {
+    pub name: String,
+    pub handle: String,
+    pub attributes: BTreeMap<String, String>,
+    pub mount_options: Vec<String>,
+    /// (namespace, name) of the claim it is bound to. The binding is complete when the volume says so: the claim need
+    /// not be watched as well.
+    pub claim: Option<(String, String)>,
+}
+
+impl S3Volume {
+    pub fn of(volume: &SlimVolume) -> Option<Self> {
+        let csi = volume.spec.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
+        let bound = volume.status.phase.as_deref() == Some("Bound");
+        let claim = volume.spec.claim_ref.as_ref().filter(|_| bound);
+        Some(Self {
+            name: volume.name_any(),
+            handle: csi.volume_handle.clone(),
+            attributes: csi.volume_attributes.clone(),
+            mount_options: volume.spec.mount_options.clone(),
+            claim: claim.map(|claim| (claim.namespace.clone(), claim.name.clone())),
+        })
+    }
+}
+
+/// A Mountpoint Pod as it stands.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about the pod")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountpointPod {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub node: Option<String>,
+    pub phase: Phase,
+    pub terminating: bool,
+    /// A container of it has run at some time, so that there may be something to unmount.
+    pub started: bool,
+    pub needs_unmount: bool,
+    pub no_new_workload: bool,
+    pub driver_version: String,
+    /// The attachment it was made for; older drivers did not record it.
+    pub attachment: Option<String>,
+    pub trouble: Option<Trouble>,
+}
+
+/// Why a pod does not run, in the words of whoever knows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Trouble {
+    pub reason: String,
+    pub message: String,
+}
+
+impl MountpointPod {
+    /// Nothing for a pod in the Mountpoint namespace that is not ours.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let driver_version = pod.labels().get(label::DRIVER_VERSION)?.clone();
+        let is_set = |name| pod.annotations().get(name).is_some_and(|value| value == "true");
+        let status = &pod.status;
+        let started = status.container_statuses.iter().any(|container| {
+            container.started == Some(true)
+                || container.state.terminated.is_some()
+                || container.last_state.terminated.is_some()
+        });
+        let phase = Phase::of(status);
+        Some(Self {
+            name: pod.name_any(),
+            uid: pod.metadata.uid.clone()?,
+            resource_version: version(&pod.metadata),
+            node: pod.spec.node_name.clone().filter(|node| !node.is_empty()),
+            phase,
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            started: started || phase == Phase::Running,
+            needs_unmount: is_set(annotation::NEEDS_UNMOUNT),
+            no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
+            driver_version,
+            attachment: pod.annotations().get(annotation::ATTACHMENT).cloned(),
+            trouble: trouble(status, phase),
+        })
+    }
+}
+
+/// kubelet's words for a container that cannot start; others, like `ContainerCreating`, are no trouble.
+const WAITING_IN_VAIN: &[&str] = &[
+    "CrashLoopBackOff",
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+];
+
+fn trouble(status: &SlimPodStatus, phase: Phase) -> Option<Trouble> {
+    let trouble = |reason: &str, message: &Option<String>| {
+        Some(Trouble { reason: reason.to_owned(), message: message.clone().unwrap_or_default() })
+    };
+    if phase == Phase::Failed {
+        return trouble(status.reason.as_deref().unwrap_or("Failed"), &status.message);
+    }
+    let unscheduled =
+        |condition: &&SlimCondition| condition.kind == "PodScheduled" && condition.status == "False";
+    if let Some(condition) = status.conditions.iter().find(unscheduled) {
+        return trouble(condition.reason.as_deref().unwrap_or("Unschedulable"), &condition.message);
+    }
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
+    containers.filter_map(|container| container.state.waiting.as_ref()).find_map(|waiting| {
+        let reason = waiting.reason.as_deref().filter(|reason| WAITING_IN_VAIN.contains(reason))?;
+        trouble(reason, &waiting.message)
+    })
+}
+
+/// An attachment as it stands.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Attachment {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub spec: AttachmentSpec,
+    pub conditions: Vec<Condition>,
+    pub terminating: bool,
+}
+
+impl Attachment {
+    pub fn of(object: MountpointS3PodAttachment) -> Option<Self> {
+        Some(Self {
+            name: object.name_any(),
+            uid: object.metadata.uid.clone()?,
+            resource_version: version(&object.metadata),
+            terminating: object.metadata.deletion_timestamp.is_some(),
+            conditions: object.status.map(|status| status.conditions).unwrap_or_default(),
+            spec: object.spec,
+        })
+    }
+}
+
+/// Versions of one object are comparable numbers; anything else counts as oldest.
+pub fn version(metadata: &ObjectMeta) -> u64 {
+    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(value: Value) -> SlimPod {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn a_workload_is_scheduled_and_has_claims() {
+        let spec = |node: Option<&str>, volumes: Value| {
+            Workload::of(&pod(json!({
+                "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
+                "spec": {"nodeName": node, "volumes": volumes, "securityContext": {"fsGroup": 2000}, "containers": []},
+            })))
+        };
+        let claim = json!([{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}]);
+        assert_eq!(spec(None, claim.clone()), None);
+        assert_eq!(spec(Some("n"), json!([{"name": "a", "emptyDir": {}}])), None);
+        let workload = spec(Some("n"), claim).unwrap();
+        assert_eq!((workload.claims, workload.fs_group.as_str()), (vec!["c".to_owned()], "2000"));
+        assert_eq!(workload.service_account, "default");
+        let ephemeral =
+            spec(Some("n"), json!([{"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}]));
+        assert_eq!(ephemeral.unwrap().claims, ["w-scratch"]);
+    }
+
+    #[test]
+    fn life_ends_when_no_io_is_possible_any_more() {
+        let workload = |phase, terminating| {
+            let slim = pod(json!({
+                "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
+                "spec": {"nodeName": "n", "volumes": [{"name": "a", "persistentVolumeClaim": {"claimName": "c"}}]},
+            }));
+            Workload { phase, terminating, ..Workload::of(&slim).unwrap() }
+        };
+        for (phase, terminating, alive, awaits) in [
+            (Phase::Pending, false, true, true),
+            (Phase::Pending, true, false, false),
+            (Phase::Running, false, true, false),
+            (Phase::Running, true, true, false),
+            (Phase::Unknown, true, true, false),
+            (Phase::Succeeded, false, false, false),
+            (Phase::Failed, true, false, false),
+        ] {
+            let workload = workload(phase, terminating);
+            assert_eq!(
+                (workload.is_alive(), workload.awaits_volumes()),
+                (alive, awaits),
+                "{phase:?} {terminating}"
+            );
+        }
+    }
+
+    #[test]
+    fn only_bound_volumes_of_our_driver_have_a_claim() {
+        let volume = |driver: &str, phase: &str| {
+            let slim: SlimVolume = serde_json::from_value(json!({
+                "metadata": {"name": "pv"},
+                "spec": {
+                    "csi": {"driver": driver, "volumeHandle": "h", "volumeAttributes": {"bucketName": "b"}},
+                    "claimRef": {"namespace": "ns", "name": "c", "uid": "x"}, "mountOptions": ["uid=1"],
+                },
+                "status": {"phase": phase},
+            }))
+            .unwrap();
+            S3Volume::of(&slim)
+        };
+        assert_eq!(volume("other.csi", "Bound"), None);
+        assert_eq!(volume(DRIVER, "Bound").unwrap().claim, Some(("ns".to_owned(), "c".to_owned())));
+        assert_eq!(volume(DRIVER, "Released").unwrap().claim, None);
+    }
+
+    #[test]
+    fn trouble_is_what_kubernetes_says_it_is() {
+        let mountpoint = |status: Value| {
+            MountpointPod::of(&pod(json!({
+                "metadata": {"name": "mp", "uid": "u", "labels": {label::DRIVER_VERSION: "1"}}, "status": status,
+            })))
+            .unwrap()
+        };
+        let reason = |status: Value| mountpoint(status).trouble.map(|trouble| trouble.reason);
+        assert_eq!(reason(json!({"phase": "Pending"})), None);
+        assert_eq!(reason(json!({"phase": "Failed", "reason": "Evicted"})).as_deref(), Some("Evicted"));
+        let unschedulable = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]);
+        assert_eq!(mountpoint(json!({"conditions": unschedulable})).trouble.unwrap().message, "full");
+        let waiting =
+            |reason: &str| json!({"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]});
+        assert_eq!(reason(waiting("ContainerCreating")), None);
+        assert_eq!(reason(waiting("ErrImagePull")).as_deref(), Some("ErrImagePull"));
+        assert!(!mountpoint(waiting("ErrImagePull")).started);
+        assert!(mountpoint(json!({"containerStatuses": [{"lastState": {"terminated": {}}}]})).started);
+    }
+}

@@ -1,7 +1,20 @@
 //! The controller: keeps attachments and Mountpoint Pods true to the workloads in the cluster.
+//!
+//! In reading order: [`watch`] fills the [`world`]; [`dispatch`] hands out keys; [`reconcile`] gathers a [`group`], which
+//! decides on [`step`]s; [`apply`] writes them; [`explain`] tells users.
 
+pub mod apply;
+pub mod dispatch;
+pub mod explain;
+pub mod flags;
 pub mod group;
+pub mod metrics;
+pub mod mountpoint_pod;
 pub mod observed;
+pub mod reconcile;
+pub mod run;
 #[cfg(test)]
 mod simulation;
 pub mod step;
+pub mod watch;
+pub mod world;

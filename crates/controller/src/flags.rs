@@ -1,0 +1,123 @@
+//! The command line, with the variables the reference's chart sets.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use clap::Parser;
+use contract::names::MOUNTPOINT_NAMESPACE;
+use service::logs::LogFlags;
+
+/// Keeps attachments and Mountpoint Pods true to the workloads in the cluster.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "s3-csi-controller", version)]
+pub struct Flags {
+    /// Namespace in which Mountpoint Pods are created.
+    #[arg(long, env = "MOUNTPOINT_NAMESPACE", default_value = MOUNTPOINT_NAMESPACE, value_parser = name)]
+    pub mountpoint_namespace: String,
+
+    /// Image of Mountpoint Pods.
+    #[arg(long, env = "MOUNTPOINT_IMAGE", value_parser = filled)]
+    pub mountpoint_image: String,
+
+    /// Pull policy of that image.
+    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_POLICY", default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
+    pub mountpoint_image_pull_policy: String,
+
+    /// Names of the secrets with which that image is pulled, separated by commas.
+    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_SECRETS", value_delimiter = ',')]
+    pub mountpoint_image_pull_secrets: Vec<String>,
+
+    /// Program that Mountpoint Pods run.
+    #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/s3-csi-mounter", value_parser = filled)]
+    pub mountpoint_container_command: String,
+
+    /// Version of Mountpoint, recorded in a label.
+    #[arg(long, env = "MOUNTPOINT_VERSION", default_value = "")]
+    pub mountpoint_version: String,
+
+    /// Priority class of Mountpoint Pods; none if empty.
+    #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_priority_class_name: String,
+
+    /// More labels for Mountpoint Pods, as a JSON object.
+    #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = labels)]
+    pub mountpoint_pod_labels: Labels,
+
+    /// `ConfigMap` in the Mountpoint namespace whose `ca-bundle.crt` is trusted; none if empty.
+    #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
+    pub tls_ca_cert_configmap: String,
+
+    /// Where probes and metrics are served.
+    #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:8080")]
+    pub probes_address: SocketAddr,
+
+    /// Whether a Lease decides which of several controllers acts.
+    #[arg(long, env = "LEADER_ELECTION", default_value_t = true, action = clap::ArgAction::Set)]
+    pub leader_election: bool,
+
+    /// Namespace of that Lease.
+    #[arg(long, env = "POD_NAMESPACE", default_value = "kube-system", value_parser = name)]
+    pub lease_namespace: String,
+
+    #[command(flatten)]
+    pub logs: LogFlags,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Labels(pub BTreeMap<String, String>);
+
+fn filled(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
+}
+
+fn name(text: &str) -> Result<String, String> {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let legal = text.starts_with(edge)
+        && text.ends_with(edge)
+        && text.chars().all(|c| edge(c) || c == '-')
+        && text.len() < 64;
+    legal
+        .then(|| text.to_owned())
+        .ok_or_else(|| "is not the name of a namespace: lower-case letters, digits and dashes".to_owned())
+}
+
+fn labels(text: &str) -> Result<Labels, String> {
+    let text = if text.trim().is_empty() { "{}" } else { text };
+    serde_json::from_str(text)
+        .map(Labels)
+        .map_err(|error| format!("is not a JSON object of strings: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn parse(arguments: &[&str]) -> Result<Flags, String> {
+        let all = ["s3-csi-controller", "--mountpoint-image=i"].iter().chain(arguments);
+        Flags::try_parse_from(all).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_defaults_work() {
+        Flags::command().debug_assert();
+        let flags = parse(&[]).unwrap();
+        assert_eq!(flags.mountpoint_namespace, "mount-s3");
+        assert!(flags.leader_election);
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_named() {
+        for (argument, word) in [
+            ("--mountpoint-namespace=Mount_S3", "--mountpoint-namespace"),
+            ("--mountpoint-pod-labels=[1]", "not a JSON object"),
+            ("--mountpoint-image-pull-policy=Sometimes", "IfNotPresent"),
+            ("--mountpoint-image=", "must not be empty"),
+            ("--probes-address=here", "--probes-address"),
+            ("--leader-election=perhaps", "--leader-election"),
+        ] {
+            let error = parse(&[argument]).unwrap_err();
+            assert!(error.contains(word), "{argument}: {error}");
+        }
+    }
+}

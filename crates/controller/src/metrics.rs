@@ -1,0 +1,90 @@
+//! What the controller counts. Labels come from small fixed sets.
+
+use std::sync::{Arc, Mutex};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::group::is_broken;
+use crate::observed::Phase;
+use crate::world::World;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StepLabels {
+    pub step: &'static str,
+    pub result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ResultLabel {
+    pub result: &'static str,
+}
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    pub reconciles: Family<ResultLabel, Counter>,
+    pub reconcile_seconds: Histogram,
+    pub steps: Family<StepLabels, Counter>,
+    pub queue: Gauge,
+    pub leader: Gauge,
+}
+
+impl Metrics {
+    pub fn register(world: &Arc<Mutex<World>>) -> (Self, Arc<Mutex<Registry>>) {
+        let metrics = Self {
+            reconciles: Family::default(),
+            // From a decision without writes to one that waits for a slow API server.
+            reconcile_seconds: Histogram::new(exponential_buckets(0.000_1, 4.0, 10)),
+            steps: Family::default(),
+            queue: Gauge::default(),
+            leader: Gauge::default(),
+        };
+        let mut registry = Registry::with_prefix("s3_csi_controller");
+        registry.register("reconciles", "Decisions, by how they ended", metrics.reconciles.clone());
+        registry.register(
+            "reconcile_seconds",
+            "Time of a decision with its writes",
+            metrics.reconcile_seconds.clone(),
+        );
+        registry.register("steps", "Writes to the API server, by kind and result", metrics.steps.clone());
+        registry.register("queue_depth", "Keys that wait to be looked at", metrics.queue.clone());
+        registry.register("leader", "1 while this controller acts", metrics.leader.clone());
+        registry.register_collector(Box::new(Stock(Arc::clone(world))));
+        (metrics, Arc::new(Mutex::new(registry)))
+    }
+}
+
+/// Counts what there is at the moment somebody asks.
+#[derive(Debug)]
+struct Stock(Arc<Mutex<World>>);
+
+impl Collector for Stock {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let world = self.0.lock().map_err(|_| std::fmt::Error)?;
+        let runs = |name: &String| {
+            world.pods.get(name).is_some_and(|pod| !is_broken(pod) && pod.phase == Phase::Running)
+        };
+        let total = world.attachments.len();
+        let served =
+            world.attachments.values().filter(|found| found.spec.mountpoint_pods.keys().all(runs)).count();
+        let mut gauge = |name: &str, help: &str, rows: &[(&str, &str, usize)]| {
+            let mut family =
+                encoder.encode_descriptor(name, help, None, prometheus_client::metrics::MetricType::Gauge)?;
+            for (label, value, count) in rows {
+                let count = i64::try_from(*count).unwrap_or(i64::MAX);
+                ConstGauge::new(count).encode(family.encode_family(&[(*label, *value)])?)?;
+            }
+            Ok::<(), std::fmt::Error>(())
+        };
+        let states = [("state", "served", served), ("state", "waiting", total - served)];
+        gauge("attachments", "Attachments, by whether all of their Mountpoint Pods run", &states)?;
+        let in_phase = |phase| world.pods.values().filter(|pod| pod.phase == phase).count();
+        let phases = Phase::ALL.map(|phase| ("phase", phase.as_str(), in_phase(phase)));
+        gauge("mountpoint_pods", "Mountpoint Pods, by phase", &phases)
+    }
+}

@@ -1,0 +1,402 @@
+//! One key at a time: gather what is known, confirm by live reads what must not be guessed, decide, write, explain.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use contract::arguments::Arguments;
+use contract::attachment::MountpointS3PodAttachment;
+use contract::sharing::SharingKey;
+use contract::volume::Volume;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
+use thiserror::Error;
+
+use crate::apply::{Applied, StepError, Writer};
+use crate::dispatch::Outcome;
+use crate::explain::{Explainer, Reason, condition};
+use crate::group::{Group, is_broken, retire};
+use crate::metrics::{Metrics, ResultLabel, StepLabels};
+use crate::observed::{MountpointPod, SlimPod, Workload};
+use crate::step::Step;
+use crate::watch::{Sink, send};
+use crate::world::{Key, View, World};
+
+/// A live read is answered in milliseconds; a connection that died without saying so never answers.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// How long a cache may lag behind a live read before it is worth another look.
+const CACHE_LAG: Duration = Duration::from_millis(500);
+const ROLE_ANNOTATION: &str = "eks.amazonaws.com/role-arn";
+
+#[derive(Debug, Error)]
+enum ReconcileError {
+    #[error("cannot read {what}: {error}")]
+    Read { what: &'static str, error: String },
+    #[error(transparent)]
+    Step(#[from] StepError),
+}
+
+pub struct Reconciler {
+    pub client: Client,
+    pub mountpoint_namespace: String,
+    pub world: Arc<Mutex<World>>,
+    pub sink: Sink,
+    pub writer: Writer,
+    pub explainer: Explainer,
+    pub metrics: Metrics,
+    /// Since when no other controller can be at work; before that, what is not attached is confirmed by a live read.
+    pub alone_from: Mutex<Option<Instant>>,
+}
+
+impl Reconciler {
+    pub async fn handle(self: Arc<Self>, key: Key) -> Outcome {
+        let began = Instant::now();
+        let outcome = match &key {
+            Key::Group(name) => self.group(name).await,
+            Key::Pod(name) => self.orphan(name).await,
+            Key::Role { namespace, account } => self.role(namespace, account).await,
+        };
+        self.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
+        let (outcome, result) = match outcome {
+            Ok(outcome) => (outcome, "done"),
+            Err(ReconcileError::Step(error @ StepError::Outdated { .. })) => {
+                tracing::debug!(?key, %error, "decided on old knowledge");
+                (Outcome::Failed, "outdated")
+            }
+            Err(error) => {
+                tracing::warn!(?key, %error, "not done");
+                (Outcome::Failed, "failed")
+            }
+        };
+        self.metrics.reconciles.get_or_create(&ResultLabel { result }).inc();
+        outcome
+    }
+
+    async fn group(&self, name: &str) -> Result<Outcome, ReconcileError> {
+        let Some(view) = self.world().view(name) else { return Ok(Outcome::Done) };
+        let gone = self.confirm_gone(&view).await?;
+        let cache_lags = gone.len() < view.suspects.len();
+        let node_gone = !view.node_known && self.confirm_node_gone(&view.key.node).await?;
+        let mut arguments = Arguments::parse(view.volume.iter().flat_map(|volume| &volume.mount_options));
+        let ignored = arguments.strip();
+        let volume = view.volume.as_ref().map(|volume| Volume::parse(&volume.attributes, &arguments));
+        let wanting = match &volume {
+            Some(Ok(_)) => self.confirm_wanting(&view).await?,
+            _ => Vec::new(),
+        };
+        let group = Group {
+            key: view.key.clone(),
+            now: Time(Timestamp::now()),
+            driver_version: self.writer.driver_version().to_owned(),
+            attachments: view.attachments.clone(),
+            wanting: wanting.iter().map(|workload| workload.uid.clone()).collect(),
+            gone,
+            pods: view.pods.clone(),
+            node_gone,
+        };
+        let steps = group.decide();
+        let usable = volume.as_ref().and_then(|volume| volume.as_ref().ok());
+        let applied = self.apply(&steps, Some(&view.key), usable).await;
+        for uid in &group.gone {
+            self.explainer.forget(uid);
+        }
+
+        let workloads = self.workloads_of(&view);
+        match &volume {
+            Some(Err(error)) => {
+                self.explainer.tell(&workloads, Reason::InvalidVolumeAttributes, &error.to_string()).await
+            }
+            None => {
+                let message = format!("PersistentVolume {} is not there any more", view.key.volume_name);
+                self.explainer.tell(&workloads, Reason::PersistentVolumeMissing, &message).await;
+            }
+            Some(Ok(_)) => {}
+        }
+        if !wanting.is_empty() {
+            self.warn_about_volume(&view, &ignored, &wanting).await;
+        }
+        if let Err(StepError::Refused { message, .. }) = &applied {
+            let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
+            self.explainer.tell(&workloads, Reason::MountpointPodRejected, &message).await;
+        }
+        self.explain_replacements(&group, &steps, &workloads).await;
+        self.explain_pods(name).await;
+        applied?;
+        Ok(if cache_lags { Outcome::Again(CACHE_LAG) } else { Outcome::Done })
+    }
+
+    /// A Mountpoint Pod that no attachment names: unmount it, or remove what is left of it.
+    async fn orphan(&self, name: &str) -> Result<Outcome, ReconcileError> {
+        let (pod, node_known) = {
+            let world = self.world();
+            let Some(pod) = world.pods.get(name).filter(|_| !world.names(name)) else {
+                return Ok(Outcome::Done);
+            };
+            (pod.clone(), pod.node.as_ref().is_none_or(|node| world.nodes.contains(node)))
+        };
+        if self.is_named(&pod).await? {
+            return Ok(Outcome::Again(CACHE_LAG));
+        }
+        let step = match &pod.node {
+            Some(node) if !node_known && self.confirm_node_gone(node).await? => {
+                Some(Step::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), by_force: true })
+            }
+            _ => retire(&pod),
+        };
+        if let Some(step) = step {
+            self.apply(&[step], None, None).await?;
+        }
+        Ok(Outcome::Done)
+    }
+
+    async fn role(&self, namespace: &str, account: &str) -> Result<Outcome, ReconcileError> {
+        let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
+        let found = read("the service account", accounts.get_metadata_opt(account)).await?;
+        let role = found.map(|found| found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default());
+        let Some(role) = role else { return Ok(Outcome::Again(CACHE_LAG)) };
+        let keys = self.world().set_role(namespace, account, role);
+        send(&self.sink, keys);
+        Ok(Outcome::Done)
+    }
+
+    /// Applies in order and lets the caches know at once. The first failure ends it: what follows relies on it.
+    async fn apply(
+        &self,
+        steps: &[Step],
+        key: Option<&SharingKey>,
+        volume: Option<&Volume>,
+    ) -> Result<(), StepError> {
+        for step in steps {
+            let outcome = self.writer.apply(step, key.zip(volume)).await;
+            let result = match &outcome {
+                Ok(_) => "applied",
+                Err(StepError::Outdated { .. }) => "outdated",
+                Err(StepError::Refused { .. } | StepError::NoVolume { .. }) => "refused",
+                Err(StepError::Unavailable { .. }) => "failed",
+            };
+            self.metrics.steps.get_or_create(&StepLabels { step: step.name(), result }).inc();
+            let applied = outcome?;
+            log(step, key);
+            let keys = {
+                let mut world = self.world();
+                match applied {
+                    Applied::Attachment(attachment) => world.set_attachment(*attachment),
+                    Applied::AttachmentGone(name) => world.remove_attachment(&name),
+                    Applied::Pod(pod) => world.set_pod(*pod),
+                    Applied::Nothing => Vec::new(),
+                }
+            };
+            send(&self.sink, keys);
+        }
+        Ok(())
+    }
+
+    /// Absence from a cache is no proof: before a workload is dropped, the API server itself says that it is gone.
+    async fn confirm_gone(&self, view: &View) -> Result<BTreeSet<String>, ReconcileError> {
+        let mut alive = BTreeSet::new();
+        let mut unplaced = false;
+        for (uid, place) in &view.suspects {
+            let Some((namespace, name)) = place else {
+                unplaced = true;
+                continue;
+            };
+            let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
+            let found = read("a workload", pods.get_opt(name)).await?;
+            let found =
+                found.as_ref().and_then(Workload::of).filter(|found| found.uid == *uid && found.is_alive());
+            alive.extend(found.map(|found| found.uid));
+        }
+        if unplaced {
+            // After a restart nobody knows the names of those who left meanwhile: ask for all pods of the node.
+            let pods = Api::<SlimPod>::all(self.client.clone());
+            let on_node = ListParams::default().fields(&format!("spec.nodeName={}", view.key.node));
+            let found = read("the node's pods", pods.list(&on_node)).await?;
+            let found = found.items.iter().filter_map(Workload::of).filter(Workload::is_alive);
+            alive.extend(found.map(|found| found.uid));
+        }
+        Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
+    }
+
+    async fn confirm_node_gone(&self, node: &str) -> Result<bool, ReconcileError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())
+    }
+
+    /// While another controller may be at work, it may have attached a workload that our cache shows unattached.
+    async fn confirm_wanting(&self, view: &View) -> Result<Vec<Workload>, ReconcileError> {
+        let alone = self
+            .alone_from
+            .lock()
+            .expect("nobody panics while asking")
+            .is_some_and(|from| Instant::now() >= from);
+        if alone || view.wanting.is_empty() {
+            return Ok(view.wanting.clone());
+        }
+        let attachments = self.attachments_of(&view.key.node, Some(&view.key.volume_name)).await?;
+        let listed: BTreeSet<&str> =
+            attachments.iter().flat_map(|found| found.spec.workload_uids()).collect();
+        Ok(view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())).cloned().collect())
+    }
+
+    /// Whether an attachment names the pod, by a live read: attachments are written before their pods, but the watch of
+    /// pods may be ahead of the watch of attachments.
+    async fn is_named(&self, pod: &MountpointPod) -> Result<bool, ReconcileError> {
+        if let Some(name) = &pod.attachment {
+            let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+            let found = read("the attachment", attachments.get_opt(name)).await?;
+            return Ok(found.is_some_and(|found| found.spec.mountpoint_pods.contains_key(&pod.name)));
+        }
+        let Some(node) = &pod.node else { return Ok(true) };
+        let attachments = self.attachments_of(node, None).await?;
+        Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
+    }
+
+    async fn attachments_of(
+        &self,
+        node: &str,
+        volume: Option<&str>,
+    ) -> Result<Vec<MountpointS3PodAttachment>, ReconcileError> {
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+        let volume = volume.map(|volume| format!(",spec.persistentVolumeName={volume}")).unwrap_or_default();
+        let wanted = ListParams::default().fields(&format!("spec.nodeName={node}{volume}"));
+        Ok(read("attachments", attachments.list(&wanted)).await?.items)
+    }
+
+    async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {
+        if let Some(namesake) = &view.namesake {
+            let message = format!(
+                "PersistentVolumes {} and {namesake} have the same volumeHandle `{}`; a node may take one for the other: give each its own",
+                view.key.volume_name, view.key.volume_id
+            );
+            self.explainer.tell(workloads, Reason::DuplicateVolumeHandle, &message).await;
+        }
+        if !ignored.is_empty() {
+            let message =
+                format!("these mount options are not supported and have no effect: {}", ignored.join(", "));
+            self.explainer.tell(workloads, Reason::MountOptionsIgnored, &message).await;
+        }
+    }
+
+    async fn explain_replacements(&self, group: &Group, steps: &[Step], workloads: &[Workload]) {
+        for attachment in &group.attachments {
+            for (name, listed) in &attachment.spec.mountpoint_pods {
+                let pod = group.pods.get(name);
+                let remade = steps
+                    .iter()
+                    .any(|step| matches!(step, Step::CreatePod { name: made, .. } if made == name));
+                let what = match pod {
+                    Some(pod) if is_broken(pod) => match &pod.trouble {
+                        Some(trouble) => format!("{}: {}", trouble.reason, trouble.message),
+                        None => "it was deleted".to_owned(),
+                    },
+                    None if remade => "it vanished".to_owned(),
+                    _ => continue,
+                };
+                let affected: Vec<Workload> = workloads
+                    .iter()
+                    .filter(|workload| {
+                        let listed = listed.iter().any(|entry| entry.workload_pod_uid == workload.uid);
+                        listed && !group.gone.contains(&workload.uid)
+                    })
+                    .cloned()
+                    .collect();
+                let message =
+                    format!("Mountpoint Pod {}/{name} was replaced ({what})", self.mountpoint_namespace);
+                self.explainer.tell(&affected, Reason::MountpointPodReplaced, &message).await;
+            }
+        }
+    }
+
+    /// Says why a Mountpoint Pod does not run, in Kubernetes' own words.
+    async fn explain_pods(&self, group: &str) {
+        let Some(view) = self.world().view(group) else { return };
+        let workloads = self.workloads_of(&view);
+        for attachment in &view.attachments {
+            let troubled = attachment.spec.mountpoint_pods.iter().find_map(|(name, listed)| {
+                let trouble = view.pods.get(name)?.trouble.as_ref()?;
+                Some((name, listed, trouble))
+            });
+            let wrong = troubled.map(|(name, listed, trouble)| {
+                let namespace = &self.mountpoint_namespace;
+                let message = format!(
+                    "Mountpoint Pod {namespace}/{name} cannot serve ({}): {}",
+                    trouble.reason, trouble.message
+                );
+                (Reason::of(trouble), message, listed)
+            });
+            if let Some((reason, message, listed)) = &wrong {
+                let is_listed =
+                    |workload: &&Workload| listed.iter().any(|entry| entry.workload_pod_uid == workload.uid);
+                let affected: Vec<Workload> = workloads.iter().filter(is_listed).cloned().collect();
+                self.explainer.tell(&affected, *reason, message).await;
+            }
+            let wrong = wrong.map(|(reason, message, _)| (reason, message));
+            if let Some(condition) = condition(attachment, wrong, &Time(Timestamp::now())) {
+                self.explainer.write(&attachment.name, &condition).await;
+            }
+        }
+    }
+
+    /// Those who wait for the key and those who are listed, as far as they are known.
+    fn workloads_of(&self, view: &View) -> Vec<Workload> {
+        let world = self.world();
+        let listed = view.attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
+        let listed = listed.filter_map(|uid| world.workloads.get(uid)).cloned();
+        let all: BTreeMap<String, Workload> = listed
+            .chain(view.wanting.iter().cloned())
+            .map(|workload| (workload.uid.clone(), workload))
+            .collect();
+        all.into_values().collect()
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().expect("nobody panics while changing the world")
+    }
+}
+
+async fn read<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ReconcileError> {
+    match tokio::time::timeout(ANSWER_WITHIN, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(ReconcileError::Read { what, error: error.to_string() }),
+        Err(_) => Err(ReconcileError::Read { what, error: format!("no answer within {ANSWER_WITHIN:?}") }),
+    }
+}
+
+/// One line per change of state.
+fn log(step: &Step, key: Option<&SharingKey>) {
+    let (node, volume_id) = (key.map(|key| &key.node), key.map(|key| &key.volume_id));
+    match step {
+        Step::CreateAttachment { name, .. } => {
+            tracing::info!(attachment = name, node, volume_id, "attachment created")
+        }
+        Step::UpdateAttachment { name, .. } => {
+            tracing::info!(attachment = name, node, volume_id, "attachment updated")
+        }
+        Step::DeleteAttachment { name, .. } => {
+            tracing::info!(attachment = name, node, volume_id, "attachment deleted")
+        }
+        Step::CreatePod { name, attachment, workload_uid } => {
+            tracing::info!(
+                mountpoint_pod = name,
+                attachment,
+                pod_uid = workload_uid,
+                node,
+                volume_id,
+                "pod created"
+            );
+        }
+        Step::MarkUnmount { name, .. } => {
+            tracing::info!(mountpoint_pod = name, node, volume_id, "pod told to unmount")
+        }
+        Step::DeletePod { name, by_force, .. } => {
+            tracing::info!(mountpoint_pod = name, node, volume_id, by_force, "pod deleted");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Everything together: watches, leadership, dispatch, probes.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kube::Client;
+use kube_lease_manager::LeaseManagerBuilder;
+use service::probes::{self, Probes};
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::apply::Writer;
+use crate::dispatch::dispatch;
+use crate::explain::Explainer;
+use crate::flags::Flags;
+use crate::metrics::Metrics;
+use crate::mountpoint_pod::Blueprint;
+use crate::reconcile::Reconciler;
+use crate::watch::{self as watches, Sink, send};
+use crate::world::World;
+
+/// Writes wait for the API server, not for us: enough of them at once to keep it busy.
+const WORKERS: usize = 32;
+/// Everything is looked at again this often, for what no watch has told.
+const RECHECK_EVERY: Duration = Duration::from_mins(10);
+const LEASE: &str = "s3-csi-controller";
+/// A successor of a killed controller takes over after this long, one of a stopped controller at once.
+const LEASE_SECONDS: u64 = 8;
+/// The holder renews this long before the end.
+const LEASE_GRACE_SECONDS: u64 = 3;
+
+#[derive(Debug, Error)]
+pub enum RunError {
+    #[error("cannot serve probes on {address} (--probes-address): {source}")]
+    Probes { address: std::net::SocketAddr, source: std::io::Error },
+    #[error("cannot ask the API server what it is: {0}")]
+    Discovery(#[source] Box<kube::Error>),
+    #[error("cannot take part in the election of a leader: {0}")]
+    Election(String),
+}
+
+/// Runs until `stop`.
+pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
+    let world = Arc::new(Mutex::new(World::default()));
+    let sink = Sink::default();
+    let (metrics, registry) = Metrics::register(&world);
+    let filled = Arc::new(AtomicBool::new(false));
+    let probes = Probes { healthy: Arc::new(|| Ok(())), ready: readiness(&filled), metrics: registry };
+    let address = flags.probes_address;
+    let served = probes::serve(address, probes, stop.clone()).await;
+    let address = served.map_err(|source| RunError::Probes { address, source })?;
+    tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "started");
+
+    let groups = client.list_api_groups().await.map_err(|error| RunError::Discovery(Box::new(error)))?;
+    let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
+    let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
+    let reconciler = Arc::new(Reconciler {
+        client: client.clone(),
+        mountpoint_namespace: flags.mountpoint_namespace.clone(),
+        world: Arc::clone(&world),
+        sink: Arc::clone(&sink),
+        writer: Writer::new(&client, &flags.mountpoint_namespace, blueprint),
+        explainer: Explainer::new(&client),
+        metrics: metrics.clone(),
+        alone_from: Mutex::default(),
+    });
+
+    tokio::select! {
+        () = watches::start(&client, &flags.mountpoint_namespace, &world, &sink) => {}
+        () = stop.cancelled() => return Ok(()),
+    }
+    filled.store(true, Ordering::Relaxed);
+    tracing::info!("caches filled");
+    tokio::spawn(recheck(Arc::clone(&world), Arc::clone(&sink)));
+
+    if !flags.leader_election {
+        // Nobody says who else is at work, so nobody is ever taken to be alone.
+        lead(&reconciler, stop).await;
+        return Ok(());
+    }
+    let manager = LeaseManagerBuilder::new(client, LEASE)
+        .with_namespace(&flags.lease_namespace)
+        .with_duration(LEASE_SECONDS)
+        .with_grace(LEASE_GRACE_SECONDS)
+        .build()
+        .await
+        .map_err(|error| RunError::Election(error.to_string()))?;
+    let (mut leads, task) = manager.watch().await;
+    while !stop.is_cancelled() {
+        tokio::select! {
+            changed = leads.wait_for(|leads| *leads) => if changed.is_err() { break },
+            () = stop.cancelled() => break,
+        }
+        // A predecessor's last write may still be under way; after the lease's length it has ended, one way or another.
+        let alone_from = Instant::now() + Duration::from_secs(LEASE_SECONDS);
+        *reconciler.alone_from.lock().expect("nobody panics while setting") = Some(alone_from);
+        lead(&reconciler, until_deposed(leads.clone(), &stop)).await;
+        *reconciler.alone_from.lock().expect("nobody panics while setting") = None;
+    }
+    // Dropping the channel gives the lease back, so that a successor need not wait.
+    drop(leads);
+    match task.await {
+        Ok(Err(error)) if !stop.is_cancelled() => Err(RunError::Election(error.to_string())),
+        _ => Ok(()),
+    }
+}
+
+/// Acts on the world until `stop`, beginning with all there is.
+async fn lead(reconciler: &Arc<Reconciler>, stop: CancellationToken) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    *reconciler.sink.lock().expect("nobody panics while sending") = Some(sender);
+    let all = reconciler.world.lock().expect("nobody panics while changing the world").all_keys();
+    send(&reconciler.sink, all);
+    reconciler.metrics.leader.set(1);
+    tracing::info!("acting");
+    let handle = |key| Arc::clone(reconciler).handle(key);
+    let observe = |depth| {
+        reconciler.metrics.queue.set(i64::try_from(depth).unwrap_or(i64::MAX));
+    };
+    dispatch(receiver, WORKERS, stop, handle, observe).await;
+    *reconciler.sink.lock().expect("nobody panics while sending") = None;
+    reconciler.metrics.leader.set(0);
+    tracing::info!("no longer acting");
+}
+
+fn until_deposed(mut leads: watch::Receiver<bool>, stop: &CancellationToken) -> CancellationToken {
+    let over = stop.child_token();
+    let cancel = over.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = leads.wait_for(|leads| !leads) => cancel.cancel(),
+            () = cancel.cancelled() => {}
+        }
+    });
+    over
+}
+
+async fn recheck(world: Arc<Mutex<World>>, sink: Sink) {
+    loop {
+        tokio::time::sleep(RECHECK_EVERY).await;
+        let keys = world.lock().expect("nobody panics while changing the world").all_keys();
+        send(&sink, keys);
+    }
+}
+
+fn readiness(filled: &Arc<AtomicBool>) -> probes::Check {
+    let filled = Arc::clone(filled);
+    Arc::new(move || {
+        let filled = filled.load(Ordering::Relaxed);
+        filled.then_some(()).ok_or_else(|| "the caches are not filled yet".to_owned())
+    })
+}

@@ -1,0 +1,222 @@
+//! Keeps the [`World`] up to date: one watch for each kind of object, pruned by the server where it can.
+
+use std::collections::HashSet;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use contract::attachment::MountpointS3PodAttachment;
+use futures::{Stream, StreamExt as _};
+use k8s_openapi::api::core::v1::Node;
+use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::observed::{Attachment, MountpointPod, S3Volume, SlimPod, SlimVolume, Workload};
+use crate::world::{Key, World};
+
+/// Where keys go: to the dispatcher of a leader, nowhere while another controller leads.
+pub type Sink = Arc<Mutex<Option<mpsc::UnboundedSender<Key>>>>;
+
+pub fn send(sink: &Sink, keys: Vec<Key>) {
+    if let Some(sender) = sink.lock().expect("nobody panics while sending").as_ref() {
+        for key in keys {
+            // A dispatcher that has just ended needs no keys.
+            let _ = sender.send(key);
+        }
+    }
+}
+
+/// How objects of one kind are kept.
+trait Kind {
+    type Object: Clone + Debug + Send + 'static;
+    const NAME: &'static str;
+    /// Nothing for an object that is of no interest.
+    fn set(world: &mut World, object: Self::Object) -> Vec<Key>;
+    fn id(object: &Self::Object) -> String;
+    fn remove(world: &mut World, id: &str) -> Vec<Key>;
+    fn ids(world: &World) -> Vec<String>;
+}
+
+struct Workloads;
+impl Kind for Workloads {
+    type Object = SlimPod;
+    const NAME: &'static str = "workloads";
+    fn set(world: &mut World, pod: SlimPod) -> Vec<Key> {
+        Workload::of(&pod).map(|workload| world.set_workload(workload)).unwrap_or_default()
+    }
+    fn id(pod: &SlimPod) -> String {
+        pod.uid().unwrap_or_default()
+    }
+    fn remove(world: &mut World, uid: &str) -> Vec<Key> {
+        world.remove_workload(uid)
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.workloads.keys().cloned().collect()
+    }
+}
+
+struct Volumes;
+impl Kind for Volumes {
+    type Object = SlimVolume;
+    const NAME: &'static str = "volumes";
+    fn set(world: &mut World, volume: SlimVolume) -> Vec<Key> {
+        S3Volume::of(&volume).map(|volume| world.set_volume(volume)).unwrap_or_default()
+    }
+    fn id(volume: &SlimVolume) -> String {
+        volume.name_any()
+    }
+    fn remove(world: &mut World, name: &str) -> Vec<Key> {
+        world.remove_volume(name)
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.volumes.keys().cloned().collect()
+    }
+}
+
+struct Attachments;
+impl Kind for Attachments {
+    /// Guarded: one object that somebody wrote wrongly must not stop the list of all others.
+    type Object = DeserializeGuard<MountpointS3PodAttachment>;
+    const NAME: &'static str = "attachments";
+    fn set(world: &mut World, object: Self::Object) -> Vec<Key> {
+        match object.0 {
+            Ok(object) => {
+                Attachment::of(object).map(|attachment| world.set_attachment(attachment)).unwrap_or_default()
+            }
+            Err(error) => {
+                tracing::warn!(attachment = error.metadata.name, %error, "attachment ignored");
+                Vec::new()
+            }
+        }
+    }
+    fn id(object: &Self::Object) -> String {
+        object.name_any()
+    }
+    fn remove(world: &mut World, name: &str) -> Vec<Key> {
+        world.remove_attachment(name)
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.attachments.keys().cloned().collect()
+    }
+}
+
+struct MountpointPods;
+impl Kind for MountpointPods {
+    type Object = SlimPod;
+    const NAME: &'static str = "mountpoint_pods";
+    fn set(world: &mut World, pod: SlimPod) -> Vec<Key> {
+        MountpointPod::of(&pod).map(|pod| world.set_pod(pod)).unwrap_or_default()
+    }
+    fn id(pod: &SlimPod) -> String {
+        pod.name_any()
+    }
+    fn remove(world: &mut World, name: &str) -> Vec<Key> {
+        world.remove_pod(name)
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.pods.keys().cloned().collect()
+    }
+}
+
+struct Nodes;
+impl Kind for Nodes {
+    type Object = PartialObjectMeta<Node>;
+    const NAME: &'static str = "nodes";
+    fn set(world: &mut World, node: Self::Object) -> Vec<Key> {
+        world.nodes.insert(node.name_any());
+        Vec::new()
+    }
+    fn id(node: &Self::Object) -> String {
+        node.name_any()
+    }
+    fn remove(world: &mut World, name: &str) -> Vec<Key> {
+        world.remove_node(name)
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.nodes.iter().cloned().collect()
+    }
+}
+
+/// Starts every watch. Completes when each has told everything there is: before that, an empty cache would look as if
+/// all workloads were gone.
+pub async fn start(client: &Client, mountpoint_namespace: &str, world: &Arc<Mutex<World>>, sink: &Sink) {
+    let all = watcher::Config::default;
+    // Scheduled, outside the Mountpoint namespace, and not finished: what leaves the selection arrives as deleted.
+    let workloads = all().fields(&format!(
+        "spec.nodeName!=,metadata.namespace!={mountpoint_namespace},status.phase!=Succeeded,status.phase!=Failed"
+    ));
+    let filled = [
+        follow::<Workloads>(Api::all(client.clone()), workloads, world, sink),
+        follow::<Volumes>(Api::all(client.clone()), all(), world, sink),
+        follow::<Attachments>(Api::all(client.clone()), all(), world, sink),
+        follow::<MountpointPods>(Api::namespaced(client.clone(), mountpoint_namespace), all(), world, sink),
+        follow::<Nodes>(Api::all(client.clone()), all(), world, sink),
+    ];
+    futures::future::join_all(filled).await;
+}
+
+fn follow<K: Kind + 'static>(
+    api: Api<K::Object>,
+    config: watcher::Config,
+    world: &Arc<Mutex<World>>,
+    sink: &Sink,
+) -> oneshot::Receiver<()>
+where
+    K::Object: Resource + DeserializeOwned,
+    <K::Object as Resource>::DynamicType: Default + Eq + std::hash::Hash + Clone,
+{
+    let (filled, is_filled) = oneshot::channel();
+    // The back-off keeps a missing right or a missing definition from becoming a storm of requests.
+    let events = watcher(api, config).default_backoff();
+    tokio::spawn(absorb::<K>(events, Arc::clone(world), Arc::clone(sink), filled));
+    is_filled
+}
+
+async fn absorb<K: Kind>(
+    events: impl Stream<Item = watcher::Result<Event<K::Object>>>,
+    world: Arc<Mutex<World>>,
+    sink: Sink,
+    filled: oneshot::Sender<()>,
+) {
+    let mut filled = Some(filled);
+    let mut listed = HashSet::new();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                tracing::warn!(kind = K::NAME, %error, "watch interrupted");
+                continue;
+            }
+        };
+        let keys = {
+            let mut world = world.lock().expect("nobody panics while changing the world");
+            match event {
+                Event::Apply(object) => K::set(&mut world, object),
+                Event::Delete(object) => K::remove(&mut world, &K::id(&object)),
+                Event::Init => {
+                    listed.clear();
+                    Vec::new()
+                }
+                Event::InitApply(object) => {
+                    listed.insert(K::id(&object));
+                    K::set(&mut world, object)
+                }
+                // What was known and is not in the new list went while nobody watched.
+                Event::InitDone => {
+                    let missing: Vec<String> =
+                        K::ids(&world).into_iter().filter(|id| !listed.contains(id)).collect();
+                    listed = HashSet::new();
+                    if let Some(filled) = filled.take() {
+                        let _ = filled.send(());
+                    }
+                    missing.iter().flat_map(|id| K::remove(&mut world, id)).collect()
+                }
+            }
+        };
+        send(&sink, keys);
+    }
+}

@@ -1,3 +1,10 @@
-//! A real API server with nothing that acts on objects.
+//! A real API server with nothing that acts on objects but, where a test wants it, our controller.
 
+mod attach;
+mod crashes;
+mod definition;
+mod detach;
+mod explain;
+mod heal;
+mod rights;
 mod server;

@@ -30,6 +30,8 @@ enum Xtask {
     S3(S3Arguments),
     /// Build the release programs and the images.
     Image(ImageArguments),
+    /// Write anew what is generated and committed.
+    Gen,
     #[command(name = cluster::INIT, hide = true)]
     Init { dir: PathBuf },
 }
@@ -144,6 +146,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
         Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder) }) => {
             image::unpack(&cache, &name, &folder)?;
         }
+        Xtask::Gen => test::generate(&cache)?,
         Xtask::Image(_) => {
             debian::ensure_packages()?;
             for image in image::build_all(&cache)? {

@@ -157,6 +157,20 @@ mod tests {
         assert_eq!(serde_json::to_value(parsed).unwrap(), entry);
     }
 
+    /// `cargo xtask gen` writes it.
+    #[test]
+    fn the_committed_definition_is_current() {
+        let path =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../charts/s3-csi/crds/mountpoints3podattachments.yaml");
+        let head = "# Generated from crates/contract/src/attachment.rs by `cargo xtask gen`; do not edit.\n";
+        let current =
+            format!("{head}{}", serde_saphyr::to_string(&MountpointS3PodAttachment::crd()).unwrap());
+        if std::env::var_os("S3_CSI_GENERATE").is_some() {
+            std::fs::write(path, &current).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
+    }
+
     #[test]
     fn the_definition_is_what_the_documents_say() {
         let crd = serde_json::to_value(MountpointS3PodAttachment::crd()).unwrap();

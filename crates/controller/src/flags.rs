@@ -94,8 +94,13 @@ mod tests {
     use clap::CommandFactory as _;
 
     fn parse(arguments: &[&str]) -> Result<Flags, String> {
-        let all = ["s3-csi-controller", "--mountpoint-image=i"].iter().chain(arguments);
-        Flags::try_parse_from(all).map_err(|error| error.to_string())
+        let image = if arguments.iter().any(|argument| argument.starts_with("--mountpoint-image=")) {
+            ""
+        } else {
+            "--mountpoint-image=i"
+        };
+        let all = ["s3-csi-controller", image].into_iter().chain(arguments.iter().copied());
+        Flags::try_parse_from(all.filter(|argument| !argument.is_empty())).map_err(|error| error.to_string())
     }
 
     #[test]

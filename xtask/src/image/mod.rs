@@ -16,6 +16,8 @@ use contents::Contents;
 /// What the node's pods pause on, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
 pub const PAUSE: &str = BUSYBOX;
+/// The controller.
+pub const DRIVER: &str = "s3-csi.test/driver:dev";
 /// The programs of test pods, ours.
 pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
 
@@ -31,7 +33,10 @@ pub struct Built {
 }
 
 /// What can be built, by short name.
-pub const NAMES: &[&str] = &["busybox", "testpod"];
+pub const NAMES: &[&str] = &["busybox", "driver", "testpod"];
+
+/// (package, program) that images are made of.
+const PROGRAMS: &[(&str, &str)] = &[("controller", "s3-csi-controller"), ("xtask", "testpod")];
 
 /// Builds the release programs and writes every image's archive into the cache.
 pub fn build_all(cache: &Cache) -> Result<Vec<Built>> {
@@ -79,6 +84,11 @@ fn image(name: &str, programs: &Path) -> Result<Image> {
                 user: "0:0",
             })
         }
+        "driver" => {
+            contents.system_files()?;
+            contents.program(&programs.join("s3-csi-controller"), "bin/s3-csi-controller")?;
+            Ok(Image { reference: DRIVER, contents, command: &["/bin/s3-csi-controller"], user: NOBODY })
+        }
         "testpod" => {
             contents.system_files()?;
             contents.program(&programs.join("testpod"), "bin/testpod")?;
@@ -88,12 +98,17 @@ fn image(name: &str, programs: &Path) -> Result<Image> {
     }
 }
 
-/// The folder with the release programs.
-fn build_programs(cache: &Cache) -> Result<PathBuf> {
+/// Builds the release programs and says in which folder they are.
+pub fn build_programs(cache: &Cache) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    run(Command::new(cargo)
+    let mut build = Command::new(cargo);
+    build
         .current_dir(checkout())
-        .args(["build", "--release", "--locked", "--package", "xtask", "--bin", "testpod", "--target-dir"])
-        .arg(cache.target()))?;
+        .args(["build", "--release", "--locked", "--target-dir"])
+        .arg(cache.target());
+    for (package, program) in PROGRAMS {
+        build.args(["--package", package, "--bin", program]);
+    }
+    run(&mut build)?;
     Ok(cache.target().join("release"))
 }

@@ -13,7 +13,6 @@ use crate::command::{capture, run};
 const DUMPS: &[(&str, &[&str])] = &[
     ("events.txt", &["get", "events", "--all-namespaces", "--sort-by=.metadata.creationTimestamp"]),
     ("pods.txt", &["get", "pods", "--all-namespaces", "--output=wide"]),
-    ("pods-described.txt", &["describe", "pods", "--all-namespaces"]),
     ("pods.yaml", &["get", "pods", "--all-namespaces", "--output=yaml"]),
     (
         "volumes.yaml",

@@ -99,6 +99,11 @@ fn lint(cache: &Cache) -> Result<()> {
     })
 }
 
+/// The tests that find what is committed out of date also write it.
+pub fn generate(cache: &Cache) -> Result<()> {
+    run_command(cargo(cache).env("S3_CSI_GENERATE", "1").args(["test", "--package", "contract", "committed"]))
+}
+
 /// Cargo on this checkout, with its output in the cache.
 fn cargo(cache: &Cache) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -86,7 +86,9 @@ impl Suites {
         };
         command.args(filter);
         if let Some(cluster) = cluster {
-            command.env("S3_CSI_CLUSTER", cluster.dir()).env("KUBECONFIG", cluster.kubeconfig());
+            command
+                .env("S3_CSI_CLUSTER", cluster.dir())
+                .env("S3_CSI_PROGRAMS", cluster.cache().target().join("release"));
         } else {
             command.env("S3_CSI_XTASK", std::env::current_exe()?);
         }

@@ -1,0 +1,109 @@
+//! The definition of attachments as the API server understands it.
+
+use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use kube::ResourceExt as _;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use s3_csi_tests::Stage;
+use serde_json::{Value, json};
+
+fn object(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment", "metadata": {"name": name}, "spec": spec})
+}
+
+fn spec(stage: &Stage) -> Value {
+    json!({
+        "nodeName": format!("none-{}", stage.node), "persistentVolumeName": "pv", "volumeID": "h", "mountOptions": "",
+        "workloadFSGroup": "", "mountpointS3PodAttachments": {"mp-1": [
+            {"workloadPodUID": "u", "attachmentTime": "2024-01-15T10:30:00Z"}
+        ]},
+    })
+}
+
+#[tokio::test]
+async fn wrong_objects_are_refused_and_name_the_field() {
+    // Without a controller: it would rightly clean away what is written here.
+    let _alone = s3_csi_tests::controller::none().await;
+    let stage = Stage::set("definition").await;
+    let strict = PatchParams::apply("tests").validation(kube::api::ValidationDirective::Strict);
+    for (number, (field, value, word)) in [
+        ("nodeName", Value::Null, "nodeName"),
+        ("mountOptions", json!(7), "mountOptions"),
+        ("mountpointS3PodAttachments", json!({"mp": [{"workloadPodUID": "u"}]}), "attachmentTime"),
+        (
+            "mountpointS3PodAttachments",
+            json!({"mp": [{"workloadPodUID": "u", "attachmentTime": "today"}]}),
+            "attachmentTime",
+        ),
+        ("surprise", json!("x"), "surprise"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let mut wrong = spec(&stage);
+        wrong[field] = value;
+        let name = stage.volume_name(&number.to_string());
+        let refused = stage.attachments().patch(&name, &strict, &Patch::Apply(object(&name, &wrong))).await;
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(word), "{field}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn every_selectable_field_selects() {
+    let _alone = s3_csi_tests::controller::none().await;
+    let stage = Stage::set("selectable").await;
+    let node = format!("none-{}", stage.node);
+    let full = AttachmentSpec {
+        node_name: node.clone(),
+        persistent_volume_name: "pv".into(),
+        volume_id: "h".into(),
+        mount_options: "--read-only".into(),
+        workload_fs_group: "1000".into(),
+        authentication_source: "pod".into(),
+        workload_namespace: "ns".into(),
+        workload_service_account_name: "sa".into(),
+        ..AttachmentSpec::default()
+    };
+    let plain = AttachmentSpec { node_name: node.clone(), ..AttachmentSpec::default() };
+    for (name, spec) in [("full", full), ("plain", plain)] {
+        let object = MountpointS3PodAttachment::new(&stage.volume_name(name), spec);
+        stage.attachments().create(&PostParams::default(), &object).await.unwrap();
+    }
+    for field in [
+        "persistentVolumeName=pv",
+        "volumeID=h",
+        "mountOptions=--read-only",
+        "workloadFSGroup=1000",
+        "authenticationSource=pod",
+        "workloadNamespace=ns",
+        "workloadServiceAccountName=sa",
+    ] {
+        let params = ListParams::default().fields(&format!("spec.nodeName={node},spec.{field}"));
+        let found = stage.attachments().list(&params).await.unwrap();
+        let names: Vec<String> = found.iter().map(MountpointS3PodAttachment::name_any).collect();
+        assert_eq!(names, [stage.volume_name("full")], "{field}");
+    }
+}
+
+#[tokio::test]
+async fn a_write_on_old_knowledge_is_a_conflict() {
+    let _alone = s3_csi_tests::controller::none().await;
+    let stage = Stage::set("conflict").await;
+    let name = stage.volume_name("a");
+    let first = serde_json::from_value(object(&name, &spec(&stage))).unwrap();
+    let created = stage.attachments().create(&PostParams::default(), &first).await.unwrap();
+    let old = created.resource_version().unwrap();
+    let entry = |version: &str, pod: &str| {
+        let entries = json!({pod: [{"workloadPodUID": "v", "attachmentTime": "2024-01-15T10:30:00Z"}]});
+        Patch::Merge(
+            json!({"metadata": {"resourceVersion": version}, "spec": {"mountpointS3PodAttachments": entries}}),
+        )
+    };
+    let params = PatchParams::default();
+    stage.attachments().patch(&name, &params, &entry(&old, "mp-2")).await.unwrap();
+    let refused = stage.attachments().patch(&name, &params, &entry(&old, "mp-3")).await.unwrap_err();
+    assert!(matches!(&refused, kube::Error::Api(status) if status.is_conflict()), "{refused}");
+    let pods: Vec<String> =
+        stage.attachments().get(&name).await.unwrap().spec.mountpoint_pods.into_keys().collect();
+    assert_eq!(pods, ["mp-1", "mp-2"]);
+}

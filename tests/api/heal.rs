@@ -1,0 +1,131 @@
+//! What the reference cannot: Mountpoint Pods that fail are replaced, and what nobody needs is cleaned.
+
+use std::time::Duration;
+
+use contract::names::{annotation, label};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, PostParams};
+use s3_csi_tests::controller::shared;
+use s3_csi_tests::{Seen, Stage, eventually};
+use serde_json::json;
+
+/// Waits until the workload is served by another pod than this.
+async fn moved(stage: &Stage, workload: &Pod, from: &Pod) -> Pod {
+    eventually("the workload is moved", Duration::from_secs(10), || async {
+        let (_, pod) = stage.attached(workload).await;
+        let other = pod.uid() != from.uid();
+        Seen::some(other.then_some(pod), "still the old pod")
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_failed_mountpoint_pod_is_replaced_and_its_workloads_move() {
+    let stage = Stage::set("failed").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    stage.report("w", "Running").await;
+    stage
+        .report_mountpoint(
+            &pod.name_any(),
+            json!({"phase": "Failed", "reason": "Evicted", "message": "low on memory"}),
+        )
+        .await;
+    let next = moved(&stage, &workload, &pod).await;
+    assert_eq!(next.name_any(), format!("{}-2", pod.name_any()));
+    stage.mountpoint_gone(&pod.name_any()).await;
+    let note = stage.event("w", "MountpointPodReplaced").await;
+    assert!(note.contains("Evicted: low on memory"), "{note}");
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_deleted_by_hand_is_replaced() {
+    let stage = Stage::set("deleted").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    // Vanished: made again under its name, or under the next if the API server showed it terminating for a moment.
+    stage.remove_mountpoint(&pod.name_any()).await;
+    let second = moved(&stage, &workload, &pod).await;
+    assert!(second.name_any().starts_with(&pod.name_any()), "{}", second.name_any());
+    stage.event("w", "MountpointPodReplaced").await;
+    // Scheduled, so that its deletion waits for a kubelet: the workloads do not wait with it.
+    let target =
+        json!({"metadata": {"name": second.name_any()}, "target": {"kind": "Node", "name": stage.node}});
+    let _: serde_json::Value = stage
+        .mountpoint_pods()
+        .create_subresource("binding", &second.name_any(), &PostParams::default(), &target)
+        .await
+        .unwrap();
+    stage.run_mountpoint(&second.name_any()).await;
+    stage.mountpoint_pods().delete(&second.name_any(), &DeleteParams::default()).await.unwrap();
+    let third = moved(&stage, &workload, &second).await;
+    assert_ne!(third.name_any(), second.name_any(), "the name is still taken");
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_nobody_names_is_unmounted() {
+    let stage = Stage::set("orphan").await;
+    let _controller = shared(&stage.here.client).await;
+    let name = format!("mp-{}", stage.here.namespace);
+    let pod = json!({
+        "metadata": {
+            "name": name, "labels": {label::DRIVER_VERSION: "0.1.0"}, "annotations": {annotation::ATTACHMENT: "s3pa-none"},
+        },
+        "spec": {"nodeName": stage.node, "automountServiceAccountToken": false, "containers": [{"name": "mountpoint", "image": "i"}]},
+    });
+    stage
+        .mountpoint_pods()
+        .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+        .await
+        .unwrap();
+    stage.run_mountpoint(&name).await;
+    stage.told_to_unmount(&name).await;
+    stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
+    eventually("it is being deleted", Duration::from_secs(10), || async {
+        let pod = stage.mountpoint_pods().get_opt(&name).await.unwrap();
+        let deleted = pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
+        Seen::some(deleted.then_some(()), "it is there")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn strangers_in_the_mountpoint_namespace_are_left_alone() {
+    let stage = Stage::set("stranger").await;
+    let _controller = shared(&stage.here.client).await;
+    let name = format!("stranger-{}", stage.here.namespace);
+    let spec = json!({"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "i"}]});
+    let pod = json!({"metadata": {"name": name}, "spec": spec});
+    stage
+        .mountpoint_pods()
+        .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
+        .await
+        .unwrap();
+    stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    let pod = stage.mountpoint_pods().get(&name).await.unwrap();
+    assert!(
+        pod.metadata.deletion_timestamp.is_none()
+            && !pod.annotations().contains_key(annotation::NEEDS_UNMOUNT)
+    );
+}
+
+#[tokio::test]
+async fn a_node_that_vanishes_takes_its_attachments_with_it() {
+    let stage = Stage::set("vanish").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let (_, pod) = stage.attached(&stage.workload("w", &["data"]).await).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    stage.report("w", "Running").await;
+    stage.all::<Node>().delete(&stage.node, &DeleteParams::default()).await.unwrap();
+    stage.nothing_attached().await;
+    stage.mountpoint_gone(&pod.name_any()).await;
+}

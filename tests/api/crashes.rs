@@ -149,3 +149,23 @@ async fn the_second_of_two_takes_over_when_the_first_is_killed_or_stops() {
         .attached(&stage.workload_with("w3", &["v0"], json!({"securityContext": {"fsGroup": 2}})).await)
         .await;
 }
+
+#[tokio::test]
+async fn probes_and_metrics_tell_the_truth() {
+    let _running = controller::none().await;
+    let stage = Stage::set("probes").await;
+    let controller = Controller::start(&stage.here.client, &["--leader-election=false"]).await;
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(controller.probe(path), ("HTTP/1.1 200 OK".to_owned(), "ok".to_owned()), "{path}");
+    }
+    stage.volume("v0", &[], &[]).await;
+    let (_, pod) = stage.attached(&stage.workload("w", &["v0"]).await).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    eventually("the metrics show it", Duration::from_secs(10), || async {
+        let text = controller.metrics();
+        let shown = text.contains("s3_csi_controller_steps_total{step=\"create_pod\",result=\"applied\"} 1")
+            && text.contains("s3_csi_controller_leader 1");
+        Seen::some(shown.then_some(()), text)
+    })
+    .await;
+}

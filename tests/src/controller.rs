@@ -1,6 +1,8 @@
 //! The controller as a process of its own, with exactly the rights it ships with.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -55,6 +57,7 @@ pub async fn none() -> RwLockWriteGuard<'static, Option<Controller>> {
 pub struct Controller {
     process: Child,
     log: PathBuf,
+    probes: SocketAddr,
 }
 
 impl Drop for Controller {
@@ -78,13 +81,14 @@ impl Controller {
         let cluster = inside::cluster();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = cluster.log(&format!("controller-{number}"));
+        let probes = SocketAddr::from(([127, 0, 0, 1], 18080 + number));
         let programs =
             std::env::var_os("S3_CSI_PROGRAMS").map(PathBuf::from).expect("cargo xtask test sets it");
         let process = Command::new(programs.join("s3-csi-controller"))
             .env("KUBECONFIG", kubeconfig(client, &cluster.authority()).await)
             .args(["--mountpoint-image=s3-csi.test/busybox:dev", "--mountpoint-image-pull-policy=Never"])
             .args(["--mountpoint-container-command=/bin/busybox", "--log-level=info,controller=debug"])
-            .arg(format!("--probes-address=127.0.0.1:{}", 18080 + number))
+            .arg(format!("--probes-address={probes}"))
             .args(arguments)
             .stdin(Stdio::null())
             // Not ours: whoever reads the suite's output to its end would wait for a controller that lives on.
@@ -92,7 +96,21 @@ impl Controller {
             .stderr(File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        Self { process, log }
+        Self { process, log, probes }
+    }
+
+    /// What it answers on one of its probes' paths: the status line and the body.
+    pub fn probe(&self, path: &str) -> (String, String) {
+        let mut connection = TcpStream::connect(self.probes).unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+    }
+
+    pub fn metrics(&self) -> String {
+        self.probe("/metrics").1
     }
 
     /// Waits until its log says so.

@@ -69,7 +69,6 @@ const TOOLS: &[(&str, &str, &str)] = &[
     ("helm", "helm.sh/helm/v4/cmd/helm", "4.3.1"),
     ("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", "5.6.0"),
 ];
-
 /// Where each program is, once [`Programs::ensure`] has made it.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -101,15 +100,19 @@ impl Programs {
                 go
             })?;
         }
-        for (name, package, version) in TOOLS {
-            build(&programs.tool(name), |output| {
-                let mut go = go("install");
-                go.env("GOBIN", output.parent().expect("the partial file is in a folder"));
-                go.args(["-ldflags", "-s -w"]).arg(format!("{package}@v{version}"));
-                go
-            })?;
+        for tool in TOOLS {
+            programs.install(tool)?;
         }
         Ok(programs)
+    }
+
+    fn install(&self, (name, package, version): &(&str, &str, &str)) -> Result<()> {
+        build(&self.tool(name), |output| {
+            let mut go = go("install");
+            go.env("GOBIN", output.parent().expect("the partial file is in a folder"));
+            go.args(["-ldflags", "-s -w"]).arg(format!("{package}@v{version}"));
+            go
+        })
     }
 
     /// One of etcd and the programs of Kubernetes.

@@ -6,8 +6,9 @@ use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
 use contract::sharing::SharingKey;
 use contract::volume::Volume;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::Status;
+use kube::core::{Request, Status};
 use kube::{Api, Client};
 use serde_json::json;
 use thiserror::Error;
@@ -42,13 +43,14 @@ pub enum Applied {
     Attachment(Box<Attachment>),
     AttachmentGone(String),
     Pod(Box<MountpointPod>),
+    PodGoing { name: String, uid: String },
     Nothing,
 }
 
 pub struct Writer {
     attachments: Api<MountpointS3PodAttachment>,
     pods: Api<SlimPod>,
-    new_pods: Api<k8s_openapi::api::core::v1::Pod>,
+    client: Client,
     blueprint: Blueprint,
 }
 
@@ -57,7 +59,7 @@ impl Writer {
         Self {
             attachments: Api::all(client.clone()),
             pods: Api::namespaced(client.clone(), mountpoint_namespace),
-            new_pods: Api::namespaced(client.clone(), mountpoint_namespace),
+            client: client.clone(),
             blueprint,
         }
     }
@@ -117,8 +119,8 @@ impl Writer {
             Step::CreatePod { name, attachment, workload_uid } => {
                 let (key, volume) = served.ok_or(StepError::NoVolume { step: step.name() })?;
                 let pod = self.blueprint.build(name, attachment, workload_uid, key, volume);
-                match self.new_pods.create(&PostParams::default(), &pod).await {
-                    Ok(_) => Ok(Applied::Nothing),
+                match self.create(&pod).await {
+                    Ok(pod) => Ok(found(&pod)),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
                         self.adopt(step, name, attachment).await
                     }
@@ -150,10 +152,20 @@ impl Writer {
                     Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
                     // Another pod of that name: the one we meant is gone.
                     Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Applied::Nothing),
-                    outcome => outcome.map(|_| Applied::Nothing).map_err(failed),
+                    outcome => {
+                        outcome.map_err(failed)?;
+                        Ok(Applied::PodGoing { name: name.clone(), uid: uid.clone() })
+                    }
                 }
             }
         }
+    }
+
+    /// Sends a whole pod and keeps of the answer only what decisions need.
+    async fn create(&self, pod: &Pod) -> kube::Result<SlimPod> {
+        let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(self.pods.resource_url()).create(&PostParams::default(), body);
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
     /// The client repeats a create whose answer it did not get, and a predecessor may have died right after its own: a
@@ -171,6 +183,10 @@ impl Writer {
             }),
         }
     }
+}
+
+fn found(pod: &SlimPod) -> Applied {
+    MountpointPod::of(pod).map_or(Applied::Nothing, |pod| Applied::Pod(Box::new(pod)))
 }
 
 fn attachment(object: MountpointS3PodAttachment) -> Applied {

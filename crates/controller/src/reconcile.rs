@@ -170,16 +170,15 @@ impl Reconciler {
         key: Option<&SharingKey>,
         volume: Option<&Volume>,
     ) -> Result<(), StepError> {
+        // Pods that a write has left without a name: the steps behind it retire them, unless they are not reached.
+        let mut unnamed = Vec::new();
         for step in steps {
             let outcome = self.writer.apply(step, key.zip(volume)).await;
-            let result = match &outcome {
-                Ok(_) => "applied",
-                Err(StepError::Outdated { .. }) => "outdated",
-                Err(StepError::Refused { .. } | StepError::NoVolume { .. }) => "refused",
-                Err(StepError::Unavailable { .. }) => "failed",
-            };
-            self.metrics.steps.get_or_create(&StepLabels { step: step.name(), result }).inc();
-            let applied = outcome?;
+            self.metrics
+                .steps
+                .get_or_create(&StepLabels { step: step.name(), result: result(&outcome) })
+                .inc();
+            let applied = outcome.inspect_err(|_| send(&self.sink, std::mem::take(&mut unnamed)))?;
             log(step, key);
             let keys = {
                 let mut world = self.world();
@@ -187,10 +186,13 @@ impl Reconciler {
                     Applied::Attachment(attachment) => world.set_attachment(*attachment),
                     Applied::AttachmentGone(name) => world.remove_attachment(&name),
                     Applied::Pod(pod) => world.set_pod(*pod),
+                    Applied::PodGoing { name, uid } => world.expect_end_of_pod(&name, &uid),
                     Applied::Nothing => Vec::new(),
                 }
             };
-            send(&self.sink, keys);
+            let (pods, others) = keys.into_iter().partition(|key| matches!(key, Key::Pod(_)));
+            unnamed.extend::<Vec<Key>>(pods);
+            send(&self.sink, others);
         }
         Ok(())
     }
@@ -366,6 +368,15 @@ async fn read<T>(
         Ok(Ok(found)) => Ok(found),
         Ok(Err(error)) => Err(ReconcileError::Read { what, error: error.to_string() }),
         Err(_) => Err(ReconcileError::Read { what, error: format!("no answer within {ANSWER_WITHIN:?}") }),
+    }
+}
+
+fn result(outcome: &Result<Applied, StepError>) -> &'static str {
+    match outcome {
+        Ok(_) => "applied",
+        Err(StepError::Outdated { .. }) => "outdated",
+        Err(StepError::Refused { .. } | StepError::NoVolume { .. }) => "refused",
+        Err(StepError::Unavailable { .. }) => "failed",
     }
 }
 

@@ -203,6 +203,14 @@ impl World {
         self.keys_of_pod(&name)
     }
 
+    /// We have deleted it; until the watch says so, nobody shall delete it again.
+    pub fn expect_end_of_pod(&mut self, name: &str, uid: &str) -> Vec<Key> {
+        if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == uid) {
+            pod.terminating = true;
+        }
+        Vec::new()
+    }
+
     pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
         if self.pods.remove(name).is_some() { self.keys_of_pod(name) } else { Vec::new() }
     }

@@ -10,18 +10,18 @@ use crate::cache::checkout;
 
 /// What one thing measured, in the unit its key ends with.
 struct Row {
-    key: &'static str,
+    key: String,
     samples: Vec<f64>,
     /// The key of the row that this one is compared with, measured in the same run.
-    reference: Option<&'static str>,
+    reference: Option<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Figures(Vec<Row>);
 
 impl Figures {
-    pub(super) fn add(&mut self, key: &'static str, samples: Vec<f64>) {
-        self.0.push(Row { key, samples, reference: None });
+    pub(super) fn add(&mut self, key: &str, samples: Vec<f64>) {
+        self.0.push(Row { key: key.to_owned(), samples, reference: None });
     }
 
     /// Prints the table and writes `target/bench/NAME.json`.
@@ -34,8 +34,8 @@ impl Figures {
         Ok(())
     }
 
-    fn medians(&self) -> BTreeMap<&'static str, f64> {
-        self.0.iter().map(|row| (row.key, median(&row.samples))).collect()
+    fn medians(&self) -> BTreeMap<&str, f64> {
+        self.0.iter().map(|row| (row.key.as_str(), median(&row.samples))).collect()
     }
 
     fn table(&self) -> String {
@@ -44,8 +44,11 @@ impl Figures {
         for row in &self.0 {
             let middle = median(&row.samples);
             let worst = row.samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let ratio =
-                row.reference.and_then(|key| medians.get(key)).map(|other| format!("{:.2}", middle / other));
+            let ratio = row
+                .reference
+                .as_deref()
+                .and_then(|key| medians.get(key))
+                .map(|other| format!("{:.2}", middle / other));
             let ratio = ratio.unwrap_or_else(|| "–".to_owned());
             let _ = writeln!(
                 table,
@@ -76,7 +79,11 @@ mod tests {
     fn the_table_shows_median_worst_and_ratio() {
         let mut figures = Figures::default();
         figures.add("plain_s", vec![1.0, 3.0, 2.0]);
-        figures.0.push(Row { key: "ours_s", samples: vec![3.0, 5.0], reference: Some("plain_s") });
+        figures.0.push(Row {
+            key: "ours_s".into(),
+            samples: vec![3.0, 5.0],
+            reference: Some("plain_s".into()),
+        });
         let table = figures.table();
         let words: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(words, ["ours_s", "4.00", "5.00", "2", "2.00"]);

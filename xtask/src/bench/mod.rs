@@ -1,5 +1,6 @@
 //! `cargo xtask bench NAME`: where figures live. Nothing here passes or fails.
 
+mod controller;
 mod figures;
 mod ground;
 
@@ -21,10 +22,13 @@ pub struct Wanted {
 enum Name {
     /// The cluster and the images: how long a person waits for them, and what they take.
     Ground,
+    /// The controller on an API server with 500 simulated nodes: latencies, a burst of 5,000 workloads, memory.
+    Controller,
 }
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
+        Name::Controller => controller::measure(cache)?.publish("controller"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

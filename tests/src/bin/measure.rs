@@ -1,0 +1,309 @@
+//! What `cargo xtask bench` runs inside a cluster: measures, and prints `{"key": [samples]}` on its last line.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use contract::names::DRIVER;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use s3_csi_tests::Inside;
+use s3_csi_tests::controller::{Controller, MOUNTPOINT_NAMESPACE, install};
+use serde_json::json;
+
+/// As many as the controller writes at once: the API server is compared under the same load.
+const AT_ONCE: usize = 32;
+const NODES: usize = 500;
+const VOLUMES: usize = 10;
+const BURST: usize = NODES * VOLUMES;
+const SINGLES: usize = 200;
+const RAW: usize = 1000;
+const PATIENCE: Duration = Duration::from_mins(5);
+
+type Samples = BTreeMap<&'static str, Vec<f64>>;
+
+#[tokio::main]
+async fn main() {
+    let what = std::env::args().nth(1);
+    assert_eq!(what.as_deref(), Some("controller"), "measure what? `controller`");
+    let samples = controller().await;
+    println!("{}", serde_json::to_string(&samples).unwrap());
+}
+
+async fn controller() -> Samples {
+    let here = Inside::join("bench").await;
+    install(&here.client).await;
+    let bench = Bench { here, seen: Arc::default() };
+    let mut samples = Samples::new();
+
+    eprintln!("raw writes");
+    // Twice: the first warms the API server up.
+    bench.raw_writes().await;
+    let raw_rate = bench.raw_writes().await;
+
+    eprintln!("controller");
+    bench.prepare().await;
+    bench.watch().await;
+    let controller = Controller::start(&bench.here.client, &[]).await;
+    // Longer than the lease: from then on it knows that it is alone.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    samples.insert("rss_idle_mb", vec![resident_mb(&controller)]);
+
+    eprintln!("one at a time");
+    let before = steps(&controller).await;
+    let (attach, detach) = bench.singles().await;
+    let after = steps(&controller).await;
+    let count = SINGLES as f64;
+    let attaching = ["create_attachment", "create_pod"];
+    let detaching = ["delete_attachment", "update_attachment", "mark_unmount", "delete_pod"];
+    samples.insert("writes_per_attach", vec![difference(&before, &after, &attaching) / count]);
+    samples.insert("writes_per_detach", vec![difference(&before, &after, &detaching) / count]);
+    samples.insert("attach_p50_ms", vec![percentile(&attach, 50)]);
+    samples.insert("attach_p99_ms", vec![percentile(&attach, 99)]);
+    samples.insert("detach_p50_ms", vec![percentile(&detach, 50)]);
+
+    eprintln!("burst");
+    assert!(controller.stop().success());
+    let uids = bench.create_burst().await;
+    let controller = Controller::launch(&bench.here.client, &[]).await;
+    let seconds = bench.attached(&uids).await;
+    samples.insert("burst_workloads", vec![BURST as f64]);
+    samples.insert("burst_attach_per_s", vec![BURST as f64 / seconds]);
+    samples.insert("raw_writes_per_s", vec![raw_rate]);
+    // Two writes for each, compared with the same two kinds of writes by a client that does nothing else.
+    samples.insert("burst_rate_ratio", vec![2.0 * BURST as f64 / seconds / raw_rate]);
+    let resident = resident_mb(&controller);
+    samples.insert("rss_5000_mb", vec![resident]);
+    samples.insert(
+        "bytes_per_workload",
+        vec![(resident - samples["rss_idle_mb"][0]) * 1024.0 * 1024.0 / BURST as f64],
+    );
+    samples
+}
+
+struct Bench {
+    here: Inside,
+    seen: Arc<Mutex<Seen>>,
+}
+
+/// When the watch showed a workload attached, and when it showed it no more.
+#[derive(Default)]
+struct Seen {
+    attached: HashMap<String, Instant>,
+    listed: HashMap<String, Vec<String>>,
+    released: HashMap<String, Instant>,
+}
+
+impl Bench {
+    fn client(&self) -> Client {
+        self.here.client.clone()
+    }
+
+    fn node(number: usize) -> String {
+        format!("sim-{number}")
+    }
+
+    /// Attachments and pods as the controller writes them, as fast as the API server takes them.
+    async fn raw_writes(&self) -> f64 {
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.client());
+        let pods = Api::<Pod>::namespaced(self.client(), MOUNTPOINT_NAMESPACE);
+        let began = Instant::now();
+        futures::stream::iter(0..RAW)
+            .for_each_concurrent(AT_ONCE, |number| {
+                let (attachments, pods) = (attachments.clone(), pods.clone());
+                async move {
+                    let name = format!("raw-{number}");
+                    let spec = AttachmentSpec { node_name: "none".into(), ..AttachmentSpec::default() };
+                    let object = MountpointS3PodAttachment::new(&name, spec);
+                    attachments.create(&PostParams::default(), &object).await.unwrap();
+                    pods.create(&PostParams::default(), &pod(&name, None, &[])).await.unwrap();
+                }
+            })
+            .await;
+        let rate = 2.0 * RAW as f64 / began.elapsed().as_secs_f64();
+        let all = kube::api::ListParams::default();
+        let gone = DeleteParams::default().grace_period(0);
+        attachments.delete_collection(&gone, &all).await.unwrap();
+        pods.delete_collection(&gone, &all).await.unwrap();
+        rate
+    }
+
+    /// Nodes without a kubelet, which leave pods as they are, and volumes that are bound.
+    async fn prepare(&self) {
+        let nodes = Api::<Node>::all(self.client());
+        futures::stream::iter(0..NODES)
+            .for_each_concurrent(AT_ONCE, |number| {
+                let nodes = nodes.clone();
+                async move {
+                    let node = json!({"metadata": {"name": Self::node(number)}});
+                    nodes
+                        .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
+                        .await
+                        .unwrap();
+                }
+            })
+            .await;
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).unwrap();
+        let accounts = Api::<k8s_openapi::api::core::v1::ServiceAccount>::namespaced(
+            self.client(),
+            &self.here.namespace,
+        );
+        accounts.create(&PostParams::default(), &account).await.unwrap();
+        let volumes = Api::<PersistentVolume>::all(self.client());
+        for number in 0..VOLUMES {
+            let name = format!("bench-{number}");
+            let claim = json!({"namespace": self.here.namespace, "name": name, "uid": "none"});
+            let volume = json!({
+                "metadata": {"name": name},
+                "spec": {
+                    "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "claimRef": claim,
+                    "csi": {"driver": DRIVER, "volumeHandle": name, "volumeAttributes": {"bucketName": "b"}},
+                },
+            });
+            volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+            let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+            volumes.patch_status(&name, &PatchParams::default(), &bound).await.unwrap();
+        }
+    }
+
+    async fn watch(&self) {
+        let seen = Arc::clone(&self.seen);
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.client());
+        let mut events = watcher(attachments, watcher::Config::default()).boxed();
+        while !matches!(events.try_next().await.unwrap(), Some(Event::InitDone)) {}
+        tokio::spawn(async move {
+            while let Ok(Some(event)) = events.try_next().await {
+                let now = Instant::now();
+                let mut seen = seen.lock().unwrap();
+                let (name, uids) = match event {
+                    Event::Apply(object) | Event::InitApply(object) => (
+                        object.name_any(),
+                        object.spec.workload_uids().map(str::to_owned).collect::<Vec<_>>(),
+                    ),
+                    Event::Delete(object) => (object.name_any(), Vec::new()),
+                    Event::Init | Event::InitDone => continue,
+                };
+                for uid in &uids {
+                    seen.attached.entry(uid.clone()).or_insert(now);
+                }
+                let before = seen.listed.insert(name, uids.clone()).unwrap_or_default();
+                for uid in before.into_iter().filter(|uid| !uids.contains(uid)) {
+                    seen.released.insert(uid, now);
+                }
+            }
+        });
+    }
+
+    async fn until<T>(&self, what: &str, look: impl Fn(&Seen) -> Option<T>) -> T {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(found) = look(&self.seen.lock().unwrap()) {
+                return found;
+            }
+            assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// Milliseconds from each pod's creation, scheduled as it is, to its attachment, and from its end to the release.
+    async fn singles(&self) -> (Vec<f64>, Vec<f64>) {
+        let (mut attach, mut detach) = (Vec::new(), Vec::new());
+        for number in 0..SINGLES {
+            let name = format!("single-{number}");
+            let workload =
+                pod(&name, Some(&Self::node(number % NODES)), &[&format!("bench-{}", number % VOLUMES)]);
+            let began = Instant::now();
+            let uid =
+                self.here.pods().create(&PostParams::default(), &workload).await.unwrap().uid().unwrap();
+            let at = self.until("a workload is attached", |seen| seen.attached.get(&uid).copied()).await;
+            attach.push(at.saturating_duration_since(began).as_secs_f64() * 1000.0);
+            let began = Instant::now();
+            self.here.pods().delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
+            let at = self.until("a workload is released", |seen| seen.released.get(&uid).copied()).await;
+            detach.push(at.saturating_duration_since(began).as_secs_f64() * 1000.0);
+            // Irregular pauses: nothing may lock onto anybody's rhythm.
+            tokio::time::sleep(Duration::from_millis(5 + (number * 7 % 23) as u64)).await;
+        }
+        (attach, detach)
+    }
+
+    /// All at once in front of a controller that is about to start: nobody else writes while it works them off.
+    async fn create_burst(&self) -> Vec<String> {
+        let pods = self.here.pods();
+        futures::stream::iter(0..BURST)
+            .map(|number| {
+                let pods = pods.clone();
+                async move {
+                    let claim = format!("bench-{}", number / NODES);
+                    let workload =
+                        pod(&format!("burst-{number}"), Some(&Self::node(number % NODES)), &[&claim]);
+                    pods.create(&PostParams::default(), &workload).await.unwrap().uid().unwrap()
+                }
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await
+    }
+
+    /// Seconds between the first and the last of them being attached.
+    async fn attached(&self, uids: &[String]) -> f64 {
+        self.until("the burst is attached", |seen| {
+            let times = uids.iter().map(|uid| seen.attached.get(uid).copied()).collect::<Option<Vec<_>>>()?;
+            Some((*times.iter().max()? - *times.iter().min()?).as_secs_f64())
+        })
+        .await
+    }
+}
+
+fn pod(name: &str, node: Option<&str>, claims: &[&str]) -> Pod {
+    let volumes: Vec<_> = claims
+        .iter()
+        .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+        .collect();
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node, "volumes": volumes, "automountServiceAccountToken": false,
+            "containers": [{"name": "main", "image": "none"}],
+        },
+    }))
+    .unwrap()
+}
+
+fn resident_mb(controller: &Controller) -> f64 {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", controller.pid().as_raw_nonzero())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
+}
+
+/// Writes that have been applied, by kind, as the controller itself counts them.
+async fn steps(controller: &Controller) -> BTreeMap<String, f64> {
+    // Trailing work of the last workloads.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let text = controller.metrics();
+    let rows = text
+        .lines()
+        .filter(|line| line.starts_with("s3_csi_controller_steps_total{") && line.contains("\"applied\""));
+    rows.map(|line| {
+        let step = line.split("step=\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        (step, line.rsplit(' ').next().unwrap().parse().unwrap())
+    })
+    .collect()
+}
+
+fn difference(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>, kinds: &[&str]) -> f64 {
+    let total =
+        |counts: &BTreeMap<String, f64>| kinds.iter().filter_map(|kind| counts.get(*kind)).sum::<f64>();
+    total(after) - total(before)
+}
+
+fn percentile(samples: &[f64], percent: usize) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]
+}

@@ -21,8 +21,8 @@ use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::{Seen, eventually, inside};
 
 pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
-const RELEASE_NAMESPACE: &str = "kube-system";
-const ACCOUNT: &str = "s3-csi-driver-controller-sa";
+pub const RELEASE_NAMESPACE: &str = "kube-system";
+pub const ACCOUNT: &str = "s3-csi-driver-controller-sa";
 /// As the API server calls the account.
 pub const USER: &str = "system:serviceaccount:kube-system:s3-csi-driver-controller-sa";
 const STARTS_WITHIN: Duration = Duration::from_secs(30);

@@ -136,6 +136,9 @@ impl Reconciler {
             let Some(pod) = world.pods.get(name).filter(|_| !world.names(name)) else {
                 return Ok(Outcome::Done);
             };
+            if world.retiring.contains(name) {
+                return Ok(Outcome::Again(CACHE_LAG));
+            }
             (pod.clone(), pod.node.as_ref().is_none_or(|node| world.nodes.contains(node)))
         };
         if self.is_named(&pod).await? {
@@ -170,30 +173,45 @@ impl Reconciler {
         key: Option<&SharingKey>,
         volume: Option<&Volume>,
     ) -> Result<(), StepError> {
-        // Pods that a write has left without a name: the steps behind it retire them, unless they are not reached.
-        let mut unnamed = Vec::new();
+        // A watch may show a pod without its attachment before the step that retires the pod is reached: its own key
+        // waits meanwhile, and comes to its turn if the step is never reached.
+        let retired: Vec<String> = steps.iter().filter_map(Step::retires).map(str::to_owned).collect();
+        self.world().retiring.extend(retired.iter().cloned());
+        let mut outcome = Ok(());
         for step in steps {
-            let outcome = self.writer.apply(step, key.zip(volume)).await;
-            self.metrics
-                .steps
-                .get_or_create(&StepLabels { step: step.name(), result: result(&outcome) })
-                .inc();
-            let applied = outcome.inspect_err(|_| send(&self.sink, std::mem::take(&mut unnamed)))?;
-            log(step, key);
-            let keys = {
-                let mut world = self.world();
-                match applied {
-                    Applied::Attachment(attachment) => world.set_attachment(*attachment),
-                    Applied::AttachmentGone(name) => world.remove_attachment(&name),
-                    Applied::Pod(pod) => world.set_pod(*pod),
-                    Applied::PodGoing { name, uid } => world.expect_end_of_pod(&name, &uid),
-                    Applied::Nothing => Vec::new(),
-                }
-            };
-            let (pods, others) = keys.into_iter().partition(|key| matches!(key, Key::Pod(_)));
-            unnamed.extend::<Vec<Key>>(pods);
-            send(&self.sink, others);
+            outcome = self.apply_step(step, key, volume).await;
+            if outcome.is_err() {
+                break;
+            }
         }
+        self.world().retiring.retain(|name| !retired.contains(name));
+        if outcome.is_err() {
+            send(&self.sink, retired.into_iter().map(Key::Pod).collect());
+        }
+        outcome
+    }
+
+    async fn apply_step(
+        &self,
+        step: &Step,
+        key: Option<&SharingKey>,
+        volume: Option<&Volume>,
+    ) -> Result<(), StepError> {
+        let outcome = self.writer.apply(step, key.zip(volume)).await;
+        self.metrics.steps.get_or_create(&StepLabels { step: step.name(), result: result(&outcome) }).inc();
+        let applied = outcome?;
+        log(step, key);
+        let keys = {
+            let mut world = self.world();
+            match applied {
+                Applied::Attachment(attachment) => world.set_attachment(*attachment),
+                Applied::AttachmentGone(name) => world.remove_attachment(&name),
+                Applied::Pod(pod) => world.set_pod(*pod),
+                Applied::PodGoing { name, uid } => world.expect_end_of_pod(&name, &uid),
+                Applied::Nothing => Vec::new(),
+            }
+        };
+        send(&self.sink, keys);
         Ok(())
     }
 

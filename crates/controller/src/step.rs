@@ -26,6 +26,14 @@ pub enum Step {
 }
 
 impl Step {
+    /// The Mountpoint Pod whose service this ends.
+    pub fn retires(&self) -> Option<&str> {
+        match self {
+            Self::MarkUnmount { name, .. } | Self::DeletePod { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
     /// For metrics and logs.
     pub fn name(&self) -> &'static str {
         match self {

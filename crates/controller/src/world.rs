@@ -31,6 +31,8 @@ pub struct World {
     /// Sorted: replacements of a pod are its neighbours.
     pub pods: BTreeMap<String, MountpointPod>,
     pub nodes: HashSet<String>,
+    /// Mountpoint Pods that a decision under way will mark or delete.
+    pub retiring: HashSet<String>,
     /// Of service accounts that were looked up.
     roles: HashMap<(String, String), String>,
     /// Names of workloads that have left, as long as an attachment lists them: who confirms that they are gone must

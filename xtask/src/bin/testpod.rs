@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use std::{env, fs};
 
 use anyhow::{Context, Result, bail};
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use xtask::s3::Client;
 use xtask::served_file;
 
@@ -15,7 +15,14 @@ use xtask::served_file;
 const PEER_WITHIN: Duration = Duration::from_mins(1);
 
 #[derive(Parser)]
-enum Testpod {
+struct Arguments {
+    /// Without one, stay.
+    #[command(subcommand)]
+    job: Option<Job>,
+}
+
+#[derive(Subcommand)]
+enum Job {
     /// Print an object; endpoint and keys come from the usual AWS_… variables.
     Get { bucket: String, key: String },
     /// Mount the FUSE device at POINT and hand its descriptor to whoever listens on SOCKET.
@@ -25,10 +32,13 @@ enum Testpod {
 }
 
 fn main() -> Result<()> {
-    match Testpod::parse() {
-        Testpod::Get { bucket, key } => get(&bucket, &key),
-        Testpod::Offer { point, socket } => offer(&point, &socket),
-        Testpod::Serve { socket, content } => serve(&socket, &content),
+    match Arguments::parse().job {
+        Some(Job::Get { bucket, key }) => get(&bucket, &key),
+        Some(Job::Offer { point, socket }) => offer(&point, &socket),
+        Some(Job::Serve { socket, content }) => serve(&socket, &content),
+        None => loop {
+            std::thread::park();
+        },
     }
 }
 

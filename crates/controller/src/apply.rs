@@ -15,7 +15,8 @@ use thiserror::Error;
 
 use crate::group::is_broken;
 use crate::mountpoint_pod::Blueprint;
-use crate::observed::{Attachment, MountpointPod, SlimPod};
+use crate::observed::{Attachment, MountpointPod};
+use crate::slim::SlimPod;
 use crate::step::Step;
 
 /// A write is answered in milliseconds; a connection that died without saying so never answers.

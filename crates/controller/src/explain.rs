@@ -139,8 +139,9 @@ impl Explainer {
         }
     }
 
-    pub fn forget(&self, uid: &str) {
-        self.told.lock().expect("nobody panics while noting").remove(uid);
+    /// Forgets what it told to those who are no more.
+    pub fn forget(&self, is_there: impl Fn(&str) -> bool) {
+        self.told.lock().expect("nobody panics while noting").retain(|uid, _| is_there(uid));
     }
 
     pub async fn write(&self, attachment: &str, condition: &Condition) {

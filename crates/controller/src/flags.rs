@@ -111,6 +111,20 @@ mod tests {
         assert!(flags.leader_election);
     }
 
+    /// `cargo xtask gen` writes it.
+    #[test]
+    fn the_committed_help_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-controller.txt");
+        // Without the values of whoever runs this, and without the blanks that clap leaves at line ends.
+        let help =
+            Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
+        let current: String = help.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        if std::env::var_os("S3_CSI_GENERATE").is_some() {
+            std::fs::write(path, &current).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
+    }
+
     #[test]
     fn what_cannot_be_used_is_named() {
         for (argument, word) in [

@@ -4,6 +4,7 @@
 //! decides on [`step`]s; [`apply`] writes them; [`explain`] tells users.
 
 pub mod apply;
+pub mod confirm;
 pub mod dispatch;
 pub mod explain;
 pub mod flags;
@@ -15,6 +16,8 @@ pub mod reconcile;
 pub mod run;
 #[cfg(test)]
 mod simulation;
+pub mod slim;
 pub mod step;
+pub mod view;
 pub mod watch;
 pub mod world;

@@ -1,100 +1,14 @@
-//! The slices of Kubernetes objects that the controller looks at, and what it makes of them.
-//!
-//! Whatever is not named here is skipped while parsing and never kept: a cluster has many pods, and most of each is
-//! containers and environment that no decision needs.
+//! What the controller makes of the objects it watches.
 
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::names::{DRIVER, annotation, label};
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
-use kube::{Resource, ResourceExt as _};
-use serde::Deserialize;
 
-/// A pod, as far as it can be a workload.
-#[derive(Resource, Deserialize, Clone, Debug)]
-#[resource(inherit = "Pod")]
-pub struct SlimPod {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: SlimPodSpec,
-    #[serde(default)]
-    pub status: SlimPodStatus,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimPodSpec {
-    node_name: Option<String>,
-    service_account_name: Option<String>,
-    security_context: Option<SlimSecurityContext>,
-    volumes: Vec<SlimPodVolume>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimSecurityContext {
-    fs_group: Option<i64>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimPodVolume {
-    name: String,
-    persistent_volume_claim: Option<SlimClaimSource>,
-    ephemeral: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimClaimSource {
-    claim_name: String,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimPodStatus {
-    phase: Option<String>,
-    conditions: Vec<SlimCondition>,
-    container_statuses: Vec<SlimContainerStatus>,
-    init_container_statuses: Vec<SlimContainerStatus>,
-    reason: Option<String>,
-    message: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimCondition {
-    #[serde(rename = "type")]
-    kind: String,
-    status: String,
-    reason: Option<String>,
-    message: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimContainerStatus {
-    started: Option<bool>,
-    state: SlimContainerState,
-    last_state: SlimContainerState,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimContainerState {
-    waiting: Option<SlimReason>,
-    terminated: Option<SlimReason>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-struct SlimReason {
-    reason: Option<String>,
-    message: Option<String>,
-}
+use crate::slim::{SlimCondition, SlimPod, SlimPodStatus, SlimVolume};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
@@ -192,46 +106,6 @@ impl Workload {
     pub fn awaits_volumes(&self) -> bool {
         self.phase == Phase::Pending && !self.terminating
     }
-}
-
-/// A volume, as far as it can be ours.
-#[derive(Resource, Deserialize, Clone, Debug)]
-#[resource(inherit = "PersistentVolume")]
-pub struct SlimVolume {
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    spec: SlimVolumeSpec,
-    #[serde(default)]
-    status: SlimVolumeStatus,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimVolumeSpec {
-    csi: Option<SlimCsi>,
-    mount_options: Vec<String>,
-    claim_ref: Option<SlimClaimRef>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct SlimCsi {
-    driver: String,
-    volume_handle: String,
-    volume_attributes: BTreeMap<String, String>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-struct SlimClaimRef {
-    namespace: String,
-    name: String,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-struct SlimVolumeStatus {
-    phase: Option<String>,
 }
 
 /// A volume of our driver.

@@ -1,47 +1,44 @@
 //! One key at a time: gather what is known, confirm by live reads what must not be guessed, decide, write, explain.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use contract::arguments::Arguments;
-use contract::attachment::MountpointS3PodAttachment;
 use contract::sharing::SharingKey;
 use contract::volume::Volume;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, ServiceAccount};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::api::ListParams;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use thiserror::Error;
 
 use crate::apply::{Applied, StepError, Writer};
+use crate::confirm::{ReadError, Reader, read};
 use crate::dispatch::Outcome;
 use crate::explain::{Explainer, Reason, condition};
 use crate::group::{Group, is_broken, retire};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
-use crate::observed::{MountpointPod, SlimPod, Workload};
+use crate::observed::Workload;
 use crate::step::Step;
+use crate::view::View;
 use crate::watch::{Sink, send};
-use crate::world::{Key, View, World};
+use crate::world::{Key, World};
 
-/// A live read is answered in milliseconds; a connection that died without saying so never answers.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// How long a cache may lag behind a live read before it is worth another look.
 const CACHE_LAG: Duration = Duration::from_millis(500);
 const ROLE_ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 #[derive(Debug, Error)]
 enum ReconcileError {
-    #[error("cannot read {what}: {error}")]
-    Read { what: &'static str, error: String },
+    #[error(transparent)]
+    Read(#[from] ReadError),
     #[error(transparent)]
     Step(#[from] StepError),
 }
 
 pub struct Reconciler {
-    pub client: Client,
+    pub reader: Reader,
     pub mountpoint_namespace: String,
     pub world: Arc<Mutex<World>>,
     pub sink: Sink,
@@ -78,9 +75,9 @@ impl Reconciler {
 
     async fn group(&self, name: &str) -> Result<Outcome, ReconcileError> {
         let Some(view) = self.world().view(name) else { return Ok(Outcome::Done) };
-        let gone = self.confirm_gone(&view).await?;
+        let gone = self.reader.gone(&view).await?;
         let cache_lags = gone.len() < view.suspects.len();
-        let node_gone = !view.node_known && self.confirm_node_gone(&view.key.node).await?;
+        let node_gone = !view.node_known && self.reader.node_gone(&view.key.node).await?;
         let mut arguments = Arguments::parse(view.volume.iter().flat_map(|volume| &volume.mount_options));
         let ignored = arguments.strip();
         let volume = view.volume.as_ref().map(|volume| Volume::parse(&volume.attributes, &arguments));
@@ -101,20 +98,22 @@ impl Reconciler {
         let steps = group.decide();
         let usable = volume.as_ref().and_then(|volume| volume.as_ref().ok());
         let applied = self.apply(&steps, Some(&view.key), usable).await;
-        for uid in &group.gone {
-            self.explainer.forget(uid);
-        }
 
         let workloads = self.workloads_of(&view);
+        // Those who are served already have nothing to worry about, whatever became of the volume since.
+        let hindered = match &applied {
+            Err(StepError::NoVolume { .. }) => &workloads,
+            _ => &view.wanting,
+        };
         match &volume {
+            Some(Ok(_)) => {}
             Some(Err(error)) => {
-                self.explainer.tell(&workloads, Reason::InvalidVolumeAttributes, &error.to_string()).await
+                self.explainer.tell(hindered, Reason::InvalidVolumeAttributes, &error.to_string()).await
             }
             None => {
                 let message = format!("PersistentVolume {} is not there any more", view.key.volume_name);
-                self.explainer.tell(&workloads, Reason::PersistentVolumeMissing, &message).await;
+                self.explainer.tell(hindered, Reason::PersistentVolumeMissing, &message).await;
             }
-            Some(Ok(_)) => {}
         }
         if !wanting.is_empty() {
             self.warn_about_volume(&view, &ignored, &wanting).await;
@@ -141,11 +140,11 @@ impl Reconciler {
             }
             (pod.clone(), pod.node.as_ref().is_none_or(|node| world.nodes.contains(node)))
         };
-        if self.is_named(&pod).await? {
+        if self.reader.is_named(&pod).await? {
             return Ok(Outcome::Again(CACHE_LAG));
         }
         let step = match &pod.node {
-            Some(node) if !node_known && self.confirm_node_gone(node).await? => {
+            Some(node) if !node_known && self.reader.node_gone(node).await? => {
                 Some(Step::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), by_force: true })
             }
             _ => retire(&pod),
@@ -157,7 +156,7 @@ impl Reconciler {
     }
 
     async fn role(&self, namespace: &str, account: &str) -> Result<Outcome, ReconcileError> {
-        let accounts = Api::<ServiceAccount>::namespaced(self.client.clone(), namespace);
+        let accounts = Api::<ServiceAccount>::namespaced(self.reader.client.clone(), namespace);
         let found = read("the service account", accounts.get_metadata_opt(account)).await?;
         let role = found.map(|found| found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default());
         let Some(role) = role else { return Ok(Outcome::Again(CACHE_LAG)) };
@@ -215,75 +214,16 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Absence from a cache is no proof: before a workload is dropped, the API server itself says that it is gone.
-    async fn confirm_gone(&self, view: &View) -> Result<BTreeSet<String>, ReconcileError> {
-        let mut alive = BTreeSet::new();
-        let mut unplaced = false;
-        for (uid, place) in &view.suspects {
-            let Some((namespace, name)) = place else {
-                unplaced = true;
-                continue;
-            };
-            let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
-            let found = read("a workload", pods.get_opt(name)).await?;
-            let found =
-                found.as_ref().and_then(Workload::of).filter(|found| found.uid == *uid && found.is_alive());
-            alive.extend(found.map(|found| found.uid));
-        }
-        if unplaced {
-            // After a restart nobody knows the names of those who left meanwhile: ask for all pods of the node.
-            let pods = Api::<SlimPod>::all(self.client.clone());
-            let on_node = ListParams::default().fields(&format!("spec.nodeName={}", view.key.node));
-            let found = read("the node's pods", pods.list(&on_node)).await?;
-            let found = found.items.iter().filter_map(Workload::of).filter(Workload::is_alive);
-            alive.extend(found.map(|found| found.uid));
-        }
-        Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
-    }
-
-    async fn confirm_node_gone(&self, node: &str) -> Result<bool, ReconcileError> {
-        let nodes = Api::<Node>::all(self.client.clone());
-        Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())
-    }
-
     /// While another controller may be at work, it may have attached a workload that our cache shows unattached.
     async fn confirm_wanting(&self, view: &View) -> Result<Vec<Workload>, ReconcileError> {
-        let alone = self
-            .alone_from
-            .lock()
-            .expect("nobody panics while asking")
-            .is_some_and(|from| Instant::now() >= from);
-        if alone || view.wanting.is_empty() {
+        let alone_from = *self.alone_from.lock().expect("nobody panics while asking");
+        if view.wanting.is_empty() || alone_from.is_some_and(|from| Instant::now() >= from) {
             return Ok(view.wanting.clone());
         }
-        let attachments = self.attachments_of(&view.key.node, Some(&view.key.volume_name)).await?;
+        let attachments = self.reader.attachments_of(&view.key.node, Some(&view.key.volume_name)).await?;
         let listed: BTreeSet<&str> =
             attachments.iter().flat_map(|found| found.spec.workload_uids()).collect();
         Ok(view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())).cloned().collect())
-    }
-
-    /// Whether an attachment names the pod, by a live read: attachments are written before their pods, but the watch of
-    /// pods may be ahead of the watch of attachments.
-    async fn is_named(&self, pod: &MountpointPod) -> Result<bool, ReconcileError> {
-        if let Some(name) = &pod.attachment {
-            let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
-            let found = read("the attachment", attachments.get_opt(name)).await?;
-            return Ok(found.is_some_and(|found| found.spec.mountpoint_pods.contains_key(&pod.name)));
-        }
-        let Some(node) = &pod.node else { return Ok(true) };
-        let attachments = self.attachments_of(node, None).await?;
-        Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
-    }
-
-    async fn attachments_of(
-        &self,
-        node: &str,
-        volume: Option<&str>,
-    ) -> Result<Vec<MountpointS3PodAttachment>, ReconcileError> {
-        let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
-        let volume = volume.map(|volume| format!(",spec.persistentVolumeName={volume}")).unwrap_or_default();
-        let wanted = ListParams::default().fields(&format!("spec.nodeName={node}{volume}"));
-        Ok(read("attachments", attachments.list(&wanted)).await?.items)
     }
 
     async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {
@@ -375,17 +315,6 @@ impl Reconciler {
 
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().expect("nobody panics while changing the world")
-    }
-}
-
-async fn read<T>(
-    what: &'static str,
-    request: impl Future<Output = kube::Result<T>>,
-) -> Result<T, ReconcileError> {
-    match tokio::time::timeout(ANSWER_WITHIN, request).await {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => Err(ReconcileError::Read { what, error: error.to_string() }),
-        Err(_) => Err(ReconcileError::Read { what, error: format!("no answer within {ANSWER_WITHIN:?}") }),
     }
 }
 

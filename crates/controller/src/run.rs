@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Writer;
+use crate::confirm::Reader;
 use crate::dispatch::dispatch;
 use crate::explain::Explainer;
 use crate::flags::Flags;
@@ -57,7 +58,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let reconciler = Arc::new(Reconciler {
-        client: client.clone(),
+        reader: Reader { client: client.clone() },
         mountpoint_namespace: flags.mountpoint_namespace.clone(),
         world: Arc::clone(&world),
         sink: Arc::clone(&sink),
@@ -73,7 +74,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     }
     filled.store(true, Ordering::Relaxed);
     tracing::info!("caches filled");
-    tokio::spawn(recheck(Arc::clone(&world), Arc::clone(&sink)));
+    tokio::spawn(recheck(Arc::clone(&reconciler)));
 
     if !flags.leader_election {
         // Nobody says who else is at work, so nobody is ever taken to be alone.
@@ -137,11 +138,15 @@ fn until_deposed(mut leads: watch::Receiver<bool>, stop: &CancellationToken) -> 
     over
 }
 
-async fn recheck(world: Arc<Mutex<World>>, sink: Sink) {
+async fn recheck(reconciler: Arc<Reconciler>) {
     loop {
         tokio::time::sleep(RECHECK_EVERY).await;
-        let keys = world.lock().expect("nobody panics while changing the world").all_keys();
-        send(&sink, keys);
+        let keys = {
+            let world = reconciler.world.lock().expect("nobody panics while changing the world");
+            reconciler.explainer.forget(|uid| world.workloads.contains_key(uid));
+            world.all_keys()
+        };
+        send(&reconciler.sink, keys);
     }
 }
 

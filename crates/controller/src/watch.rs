@@ -14,7 +14,8 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::observed::{Attachment, MountpointPod, S3Volume, SlimPod, SlimVolume, Workload};
+use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
+use crate::slim::{SlimPod, SlimVolume};
 use crate::world::{Key, World};
 
 /// Where keys go: to the dispatcher of a leader, nowhere while another controller leads.

@@ -101,7 +101,12 @@ fn lint(cache: &Cache) -> Result<()> {
 
 /// The tests that find what is committed out of date also write it.
 pub fn generate(cache: &Cache) -> Result<()> {
-    run_command(cargo(cache).env("S3_CSI_GENERATE", "1").args(["test", "--package", "contract", "committed"]))
+    run_command(cargo(cache).env("S3_CSI_GENERATE", "1").args([
+        "test",
+        "--workspace",
+        "--lib",
+        "the_committed",
+    ]))
 }
 
 /// Cargo on this checkout, with its output in the cache.

@@ -1,0 +1,97 @@
+//! Live reads, for what must not be guessed from a cache: caches are the past.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use contract::attachment::MountpointS3PodAttachment;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use thiserror::Error;
+
+use crate::observed::{MountpointPod, Workload};
+use crate::slim::SlimPod;
+use crate::view::View;
+
+/// A live read is answered in milliseconds; a connection that died without saying so never answers.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Error)]
+#[error("cannot read {what}: {error}")]
+pub struct ReadError {
+    what: &'static str,
+    error: String,
+}
+
+pub struct Reader {
+    pub client: Client,
+}
+
+impl Reader {
+    /// Absence from a cache is no proof: before a workload is dropped, the API server itself says that it is gone.
+    pub async fn gone(&self, view: &View) -> Result<BTreeSet<String>, ReadError> {
+        let mut alive = BTreeSet::new();
+        let mut unplaced = false;
+        for (uid, place) in &view.suspects {
+            let Some((namespace, name)) = place else {
+                unplaced = true;
+                continue;
+            };
+            let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
+            let found = read("a workload", pods.get_opt(name)).await?;
+            let found =
+                found.as_ref().and_then(Workload::of).filter(|found| found.uid == *uid && found.is_alive());
+            alive.extend(found.map(|found| found.uid));
+        }
+        if unplaced {
+            // After a restart nobody knows the names of those who left meanwhile: ask for all pods of the node.
+            let pods = Api::<SlimPod>::all(self.client.clone());
+            let on_node = ListParams::default().fields(&format!("spec.nodeName={}", view.key.node));
+            let found = read("the node's pods", pods.list(&on_node)).await?;
+            let found = found.items.iter().filter_map(Workload::of).filter(Workload::is_alive);
+            alive.extend(found.map(|found| found.uid));
+        }
+        Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
+    }
+
+    pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())
+    }
+
+    /// Whether an attachment names the pod, by a live read: attachments are written before their pods, but the watch of
+    /// pods may be ahead of the watch of attachments.
+    pub async fn is_named(&self, pod: &MountpointPod) -> Result<bool, ReadError> {
+        if let Some(name) = &pod.attachment {
+            let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+            let found = read("the attachment", attachments.get_opt(name)).await?;
+            return Ok(found.is_some_and(|found| found.spec.mountpoint_pods.contains_key(&pod.name)));
+        }
+        let Some(node) = &pod.node else { return Ok(true) };
+        let attachments = self.attachments_of(node, None).await?;
+        Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
+    }
+
+    pub async fn attachments_of(
+        &self,
+        node: &str,
+        volume: Option<&str>,
+    ) -> Result<Vec<MountpointS3PodAttachment>, ReadError> {
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+        let volume = volume.map(|volume| format!(",spec.persistentVolumeName={volume}")).unwrap_or_default();
+        let wanted = ListParams::default().fields(&format!("spec.nodeName={node}{volume}"));
+        Ok(read("attachments", attachments.list(&wanted)).await?.items)
+    }
+}
+
+pub async fn read<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ReadError> {
+    match tokio::time::timeout(ANSWER_WITHIN, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => Err(ReadError { what, error: error.to_string() }),
+        Err(_) => Err(ReadError { what, error: format!("no answer within {ANSWER_WITHIN:?}") }),
+    }
+}

@@ -1,0 +1,74 @@
+//! One sharing key's share of the world.
+
+use std::collections::BTreeMap;
+
+use contract::names::mountpoint_pod;
+use contract::sharing::SharingKey;
+
+use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
+use crate::world::{Claim, Want, World};
+
+/// All that is known about one sharing key.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub key: SharingKey,
+    pub attachments: Vec<Attachment>,
+    pub wanting: Vec<Workload>,
+    /// Listed UIDs that no watch knows to be alive, with their last known place.
+    pub suspects: BTreeMap<String, Option<Claim>>,
+    pub pods: BTreeMap<String, MountpointPod>,
+    pub volume: Option<S3Volume>,
+    /// Another volume of the same handle, if there is one.
+    pub namesake: Option<String>,
+    pub node_known: bool,
+}
+
+impl World {
+    pub fn view(&self, group: &str) -> Option<View> {
+        let attachments = self.attachments_by_group.get(group).into_iter().flatten();
+        let attachments: Vec<Attachment> =
+            attachments.filter_map(|name| self.attachments.get(name)).cloned().collect();
+        let wanting = self.wanting.get(group).into_iter().flatten();
+        let wanting: Vec<Workload> = wanting.filter_map(|uid| self.workloads.get(uid)).cloned().collect();
+        let key = attachments.first().map(|attachment| self.key_of(attachment)).or_else(|| {
+            let wants = self.wants.get(&wanting.first()?.uid)?;
+            wants.iter().find_map(|want| match want {
+                Want::Group { name, key } if name == group => Some((**key).clone()),
+                _ => None,
+            })
+        })?;
+        let listed = attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
+        let suspects = listed
+            .filter(|uid| !self.workloads.get(*uid).is_some_and(Workload::is_alive))
+            .map(|uid| (uid.to_owned(), self.place_of(uid)))
+            .collect();
+        let named = attachments.iter().flat_map(|attachment| attachment.spec.mountpoint_pods.keys().cloned());
+        let bases =
+            named.chain(wanting.iter().map(|workload| mountpoint_pod(&workload.uid, &key.volume_name)));
+        let pods = bases.flat_map(|base| self.pod_and_replacements(&base)).collect();
+        let volume = self.volumes.get(&key.volume_name).cloned();
+        let handles = self.volumes_by_handle.get(&key.volume_id).into_iter().flatten();
+        let namesake = handles.filter(|name| **name != key.volume_name).min().cloned();
+        let node_known = self.nodes.contains(&key.node);
+        Some(View { key, attachments, wanting, suspects, pods, volume, namesake, node_known })
+    }
+
+    fn place_of(&self, uid: &str) -> Option<Claim> {
+        let known =
+            self.workloads.get(uid).map(|workload| (workload.namespace.clone(), workload.name.clone()));
+        known.or_else(|| self.departed.get(uid).cloned())
+    }
+
+    /// `base`, `base-2`, …; and, if `base` is such a replacement, its siblings.
+    fn pod_and_replacements<'a>(
+        &'a self,
+        base: &str,
+    ) -> impl Iterator<Item = (String, MountpointPod)> + use<'a> {
+        let stem: String = base.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
+        let start = stem.clone();
+        self.pods
+            .range(start..)
+            .take_while(move |(name, _)| name.starts_with(&stem))
+            .map(|(name, pod)| (name.clone(), pod.clone()))
+    }
+}

@@ -118,7 +118,7 @@ mod tests {
         // Without the values of whoever runs this, and without the blanks that clap leaves at line ends.
         let help =
             Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
-        let current: String = help.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect();
+        let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
         if std::env::var_os("S3_CSI_GENERATE").is_some() {
             std::fs::write(path, &current).unwrap();
         }

@@ -88,7 +88,11 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Newest at the time of writing; a lint must not change by itself.
+const CARGO_DENY: &str = "0.20.2";
+
 fn lint(cache: &Cache) -> Result<()> {
+    check_dependencies(cache)?;
     step("format", || run_command(cargo(cache).args(["fmt", "--all", "--check"])))?;
     step("lints", || {
         run_command(
@@ -96,6 +100,27 @@ fn lint(cache: &Cache) -> Result<()> {
                 .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
                 .args(["--", "--deny", "warnings"]),
         )
+    })
+}
+
+/// Licences, banned crates and sources, as `deny.toml` has them. Advisories are left out: they come from the network.
+fn check_dependencies(cache: &Cache) -> Result<()> {
+    let folder = cache.programs().join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = folder.join("bin/cargo-deny");
+    if !program.exists() {
+        step("building cargo-deny", || {
+            let mut install = cargo(cache);
+            install
+                .args(["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"])
+                .arg(&folder);
+            // Its own: with ours, a change of either would build the other anew.
+            run_command(install.env_remove("CARGO_TARGET_DIR"))
+        })?;
+    }
+    step("dependencies", || {
+        let mut check = Command::new(program);
+        check.current_dir(checkout()).args(["check", "bans", "licenses", "sources"]);
+        run_command(&mut check)
     })
 }
 

@@ -122,9 +122,9 @@ impl Reconciler {
             let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
             self.explainer.tell(&workloads, Reason::MountpointPodRejected, &message).await;
         }
-        self.explain_replacements(&group, &steps, &workloads).await;
         self.explain_pods(name).await;
         applied?;
+        self.explain_replacements(&group, &steps, &workloads).await;
         Ok(if cache_lags { Outcome::Again(CACHE_LAG) } else { Outcome::Done })
     }
 
@@ -159,7 +159,14 @@ impl Reconciler {
         let accounts = Api::<ServiceAccount>::namespaced(self.reader.client.clone(), namespace);
         let found = read("the service account", accounts.get_metadata_opt(account)).await?;
         let role = found.map(|found| found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default());
-        let Some(role) = role else { return Ok(Outcome::Again(CACHE_LAG)) };
+        let Some(role) = role else {
+            let message = format!(
+                "service account {namespace}/{account}, whose identity the volume asks for, does not exist"
+            );
+            let asking = self.world().asking_for_role(namespace, account);
+            self.explainer.tell(&asking, Reason::ServiceAccountMissing, &message).await;
+            return Ok(Outcome::Failed);
+        };
         let keys = self.world().set_role(namespace, account, role);
         send(&self.sink, keys);
         Ok(Outcome::Done)

@@ -142,7 +142,8 @@ async fn recheck(reconciler: Arc<Reconciler>) {
     loop {
         tokio::time::sleep(RECHECK_EVERY).await;
         let keys = {
-            let world = reconciler.world.lock().expect("nobody panics while changing the world");
+            let mut world = reconciler.world.lock().expect("nobody panics while changing the world");
+            world.forget_roles();
             reconciler.explainer.forget(|uid| world.workloads.contains_key(uid));
             world.all_keys()
         };

@@ -5,13 +5,16 @@ use std::process::{Child, Command, Stdio};
 
 use xtask::cache::Cache;
 use xtask::cluster::{Cluster, State};
-use xtask::command::{capture, run};
+use xtask::command::run;
 
 struct Named(Cluster, String);
 
 impl Named {
     fn new(name: &str) -> Self {
-        Self(Cluster::named(&Cache::open().unwrap(), name), name.to_owned())
+        let cluster = Cluster::named(&Cache::open().unwrap(), name);
+        // What an earlier run that was cut off may have left.
+        cluster.down().unwrap();
+        Self(cluster, name.to_owned())
     }
 
     fn verb(&self, verb: &str) -> Command {
@@ -53,16 +56,20 @@ impl Named {
                 found.push(format!("command line of {}", path.display()));
             }
         }
-        let cgroups = capture(
-            Command::new("find")
-                .args(["/sys/fs/cgroup", "-type", "d", "-name"])
-                .arg(format!("s3-csi-{}", self.1)),
-        );
-        found.extend(cgroups.unwrap().lines().map(|folder| format!("cgroup {folder}")));
+        found.extend(self.0.cgroups().unwrap().iter().map(|folder| format!("cgroup {}", folder.display())));
         if self.0.dir().exists() {
             found.push(format!("folder {dir}"));
         }
         found
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            xtask::test::evidence::keep(&self.0, &self.1);
+        }
+        let _ = self.0.down();
     }
 }
 

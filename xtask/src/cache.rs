@@ -21,6 +21,16 @@ impl Cache {
         Ok(Self(root.canonicalize()?))
     }
 
+    /// The cache that this cluster's folder lies in.
+    pub fn containing(cluster: &Path) -> Option<Self> {
+        Some(Self(cluster.parent()?.parent()?.to_owned()))
+    }
+
+    /// What Go keeps between builds, so that one folder holds all that a person may want to remove.
+    pub fn go(&self) -> PathBuf {
+        self.0.join("go")
+    }
+
     pub fn programs(&self) -> PathBuf {
         self.0.join("programs")
     }

@@ -1,11 +1,13 @@
 //! Running other programs, with failures that can be acted on.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
+
+use crate::cache::{Cache, checkout};
 
 /// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
 const TAIL_LINES: usize = 25;
@@ -48,11 +50,32 @@ pub fn tail_of_log(path: &Path) -> String {
 
 /// Whether a program of this name can be started from `PATH`.
 pub fn on_path(program: impl AsRef<Path>) -> bool {
+    std::env::split_paths(&search_path()).any(|dir| dir.join(program.as_ref()).is_file())
+}
+
+/// `PATH` with the folders where Debian keeps daemons.
+pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    // Debian keeps daemons in the sbin folders, which an ordinary user's PATH lacks.
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin".into(), "/sbin".into()])
-        .any(|dir| dir.join(program.as_ref()).is_file())
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    std::env::join_paths(folders).unwrap_or(path.clone())
+}
+
+/// Cargo on this checkout, with its output in the cache.
+pub fn cargo(cache: &Cache) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(checkout()).env("CARGO_TARGET_DIR", cache.target());
+    command
+}
+
+/// A release build of programs: the same bytes wherever the checkout and Cargo's own folder are.
+pub fn release_build(cache: &Cache) -> Command {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
+    let flags = [(home.as_path(), "/cargo"), (checkout(), "/src")]
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    let mut command = cargo(cache);
+    command.args(["build", "--release", "--locked"]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    command
 }
 
 fn describe(command: &Command) -> String {

@@ -10,7 +10,7 @@ use crate::progress::step;
 
 /// (package, a program or file that only it brings, what it is for)
 const PACKAGES: &[(&str, &str, &str)] = &[
-    ("busybox-static", "busybox", "shell of the test image, pause process of pods"),
+    ("busybox-static", "/bin/busybox", "shell of the test image, pause process of pods"),
     ("ca-certificates", "/etc/ssl/certs/ca-certificates.crt", "trusted authorities of the images"),
     ("conntrack", "conntrack", "kube-proxy"),
     ("containerd", "containerd", "runs the node's containers"),

@@ -9,8 +9,8 @@ use crate::programs::{Kubernetes, Programs};
 use crate::progress::step;
 
 pub fn prepare(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
-    debian::ensure_root()?;
     debian::ensure_packages()?;
+    debian::ensure_root()?;
     Programs::ensure(cache, kubernetes)?;
     step("images", || image::build_all(cache)).map(drop)
 }

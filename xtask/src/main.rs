@@ -10,6 +10,7 @@ use xtask::cache::Cache;
 use xtask::cluster::{self, Cluster, Plan, State};
 use xtask::command::relay;
 use xtask::programs::Kubernetes;
+use xtask::progress::step;
 use xtask::s3::{self, Account};
 use xtask::{bench, debian, demo, ground, image, test};
 
@@ -46,7 +47,7 @@ struct Release {
 #[derive(Args)]
 struct Name {
     /// Which cluster; the tests use `test`.
-    #[arg(long, default_value = cluster::DEFAULT_NAME)]
+    #[arg(long, default_value = cluster::DEFAULT_NAME, value_parser = cluster::name)]
     name: String,
 }
 
@@ -163,9 +164,9 @@ fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
         ClusterCommand::Up { name, release } => {
             ground::prepare(cache, release.kubernetes)?;
             let plan = Plan { kubernetes: release.kubernetes, ..Plan::default() };
-            Cluster::named(cache, &name.name).up(plan)?;
+            step("cluster up", || Cluster::named(cache, &name.name).up(plan))?;
         }
-        ClusterCommand::Down { name } => Cluster::named(cache, &name.name).down()?,
+        ClusterCommand::Down { name } => step("cluster down", || Cluster::named(cache, &name.name).down())?,
         ClusterCommand::Status { name } => match Cluster::named(cache, &name.name).state()? {
             State::Down => println!("down"),
             State::Broken => {

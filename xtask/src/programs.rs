@@ -94,21 +94,21 @@ impl Programs {
         debian::ensure_go()?;
         for (name, package) in NODE {
             build(&programs.node(name), |output| {
-                let mut go = go("build");
+                let mut go = go(cache, "build");
                 go.current_dir(kubernetes.module()).arg("-ldflags").arg(programs.stamp());
                 go.arg("-o").arg(output).arg(package);
                 go
             })?;
         }
         for tool in TOOLS {
-            programs.install(tool)?;
+            programs.install(cache, tool)?;
         }
         Ok(programs)
     }
 
-    fn install(&self, (name, package, version): &(&str, &str, &str)) -> Result<()> {
+    fn install(&self, cache: &Cache, (name, package, version): &(&str, &str, &str)) -> Result<()> {
         build(&self.tool(name), |output| {
-            let mut go = go("install");
+            let mut go = go(cache, "install");
             go.env("GOBIN", output.parent().expect("the partial file is in a folder"));
             go.args(["-ldflags", "-s -w"]).arg(format!("{package}@v{version}"));
             go
@@ -153,9 +153,10 @@ fn build(goal: &Path, command: impl FnOnce(&Path) -> Command) -> Result<()> {
     })
 }
 
-fn go(verb: &str) -> Command {
+fn go(cache: &Cache, verb: &str) -> Command {
     let mut go = Command::new("go");
     go.args([verb, "-trimpath"]).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
+    go.env("GOCACHE", cache.go().join("build")).env("GOMODCACHE", cache.go().join("modules"));
     go
 }
 

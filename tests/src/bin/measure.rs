@@ -80,6 +80,7 @@ async fn controller() -> Samples {
     let seconds = bench.attached(&uids).await;
     samples.insert("burst_workloads", vec![BURST as f64]);
     samples.insert("burst_attach_per_s", vec![BURST as f64 / seconds]);
+    samples.insert("burst_writes_per_s", vec![2.0 * BURST as f64 / seconds]);
     samples.insert("raw_writes_per_s", vec![raw_rate]);
     // Two writes for each, compared with the same two kinds of writes by a client that does nothing else.
     samples.insert("burst_rate_ratio", vec![2.0 * BURST as f64 / seconds / raw_rate]);

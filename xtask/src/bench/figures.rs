@@ -21,7 +21,12 @@ pub(super) struct Figures(Vec<Row>);
 
 impl Figures {
     pub(super) fn add(&mut self, key: &str, samples: Vec<f64>) {
-        self.0.push(Row { key: key.to_owned(), samples, reference: None });
+        self.add_against(key, samples, None);
+    }
+
+    /// With the ratio to another figure of the same run.
+    pub(super) fn add_against(&mut self, key: &str, samples: Vec<f64>, reference: Option<&str>) {
+        self.0.push(Row { key: key.to_owned(), samples, reference: reference.map(str::to_owned) });
     }
 
     /// Prints the table and writes `target/bench/NAME.json`.
@@ -79,11 +84,7 @@ mod tests {
     fn the_table_shows_median_worst_and_ratio() {
         let mut figures = Figures::default();
         figures.add("plain_s", vec![1.0, 3.0, 2.0]);
-        figures.0.push(Row {
-            key: "ours_s".into(),
-            samples: vec![3.0, 5.0],
-            reference: Some("plain_s".into()),
-        });
+        figures.add_against("ours_s", vec![3.0, 5.0], Some("plain_s"));
         let table = figures.table();
         let words: Vec<&str> = table.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(words, ["ours_s", "4.00", "5.00", "2", "2.00"]);

@@ -18,6 +18,7 @@ pub(super) fn measure(cache: &Cache, repetitions: Option<usize>) -> Result<Figur
     cluster.down()?;
     let (mut up, mut down, mut memory, mut images) = (vec![], vec![], vec![], vec![]);
     for _ in 0..repetitions.unwrap_or(REPETITIONS) {
+        // Nothing to compile: what a person waits for before each start.
         images.push(seconds(|| image::build_all(cache).map(drop))?);
         up.push(seconds(|| cluster.up(Plan::default()))?);
         let State::Up { resident_mb, .. } = cluster.state()? else { bail!("the cluster is not up") };

@@ -28,7 +28,7 @@ enum Name {
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
-        Name::Controller => controller::measure(cache)?.publish("controller"),
+        Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

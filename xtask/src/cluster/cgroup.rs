@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 /// Processes that have been killed leave their cgroup within milliseconds; a whole node of them takes longer.
 const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 
+/// What kubelet asks of version 2.
+const NEEDED: &[&str] = &["cpu", "cpuset", "memory", "pids"];
+
 /// Creates the folder in every hierarchy. kubelet wants its `cgroupRoot` to be there before it starts.
 pub(crate) fn create(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
@@ -23,9 +26,12 @@ pub(crate) fn create(name: &str) -> Result<()> {
         }
         // Version 2: children have only the controllers that every folder above passes on.
         let controllers = fs::read_to_string(hierarchy.join("cgroup.controllers")).unwrap_or_default();
-        for controller in controllers.split_whitespace() {
+        for controller in controllers.split_whitespace().filter(|name| NEEDED.contains(name)) {
             for folder in [&hierarchy, &own] {
-                fs::write(folder.join("cgroup.subtree_control"), format!("+{controller}"))?;
+                let file = folder.join("cgroup.subtree_control");
+                fs::write(&file, format!("+{controller}")).with_context(|| {
+                    format!("cannot pass on the controller {controller} in {}", file.display())
+                })?;
             }
         }
     }

@@ -3,13 +3,13 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::TcpStream;
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rustix::process::{WaitOptions, wait};
 
 use super::api::Api;
@@ -18,7 +18,6 @@ use super::parts::CONTAINERD_SOCKET;
 use super::start::Starter;
 use super::{Cluster, NODE_ADDRESS, Part, Profile};
 use crate::command::run as run_command;
-use crate::image;
 use crate::programs::Programs;
 use crate::s3;
 
@@ -27,21 +26,31 @@ pub(crate) const USABLE: &str = "usable";
 
 /// Runs in the place of the hidden command; never returns while the node lives.
 pub fn run(dir: &Path) -> Result<()> {
-    let outcome = Cluster::at(dir).and_then(|cluster| start(&cluster));
-    if let Err(error) = outcome {
-        say(&format!("        ✗ {error:#}"));
-        std::process::exit(1);
-    }
+    let cluster = Cluster::at(dir)?;
+    let parts = match start(&cluster) {
+        Ok(parts) => parts,
+        Err(error) => {
+            say(&format!("        ✗ {error:#}"));
+            std::process::exit(1);
+        }
+    };
     say(USABLE);
     loop {
-        // Without children there is nothing to wait for, now or later: a node that has lost its parts is not revived.
-        if wait(WaitOptions::empty()).is_err() {
-            std::thread::park();
+        match wait(WaitOptions::empty()) {
+            // A node that has lost a part is not what it was: the next `up` starts it anew.
+            Ok(Some((pid, status))) if parts.contains(&pid.as_raw_nonzero().get().unsigned_abs()) => {
+                eprintln!("part with process {pid:?} ended: {status:?}");
+                let _ = fs::remove_file(cluster.usable());
+            }
+            Ok(_) => {}
+            // Without children there is nothing to wait for, now or later.
+            Err(_) => std::thread::park(),
         }
     }
 }
 
-fn start(cluster: &Cluster) -> Result<()> {
+/// Returns the processes of the parts.
+fn start(cluster: &Cluster) -> Result<Vec<u32>> {
     let began = Instant::now();
     let report = |what: &str| say(&format!("{:>6.1}s ✓ {what}", began.elapsed().as_secs_f64()));
     let profile = cluster.plan()?.profile;
@@ -55,9 +64,10 @@ fn start(cluster: &Cluster) -> Result<()> {
     starter.start(Part::first(profile))?;
     if profile == Profile::Node {
         starter.until(Part::Containerd, || UnixStream::connect(CONTAINERD_SOCKET).is_ok())?;
-        import_images(cluster)?;
+        cluster.import_images(profile)?;
         report("containerd, images");
     }
+    starter.until(Part::Names, || (s3::HOST, 80).to_socket_addrs().is_ok())?;
     for (part, port) in [(Part::S3, 80), (Part::S3Tls, 443)] {
         starter.until(part, || TcpStream::connect((NODE_ADDRESS, port)).is_ok())?;
     }
@@ -73,15 +83,8 @@ fn start(cluster: &Cluster) -> Result<()> {
             report("node");
         }
     }
-    Ok(fs::write(cluster.usable(), "")?)
-}
-
-fn import_images(cluster: &Cluster) -> Result<()> {
-    for archive in image::archives(cluster.cache())? {
-        run_command(Command::new("ctr").args(["--namespace", "k8s.io", "images", "import"]).arg(&archive))
-            .with_context(|| format!("cannot import {}", archive.display()))?;
-    }
-    Ok(())
+    fs::write(cluster.usable(), "")?;
+    Ok(starter.processes())
 }
 
 fn create_accounts(programs: &Programs) -> Result<()> {

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
 };
@@ -35,13 +36,17 @@ pub(crate) fn isolate(cluster: &Cluster) -> Result<()> {
 /// A new mount namespace copies every mount, and a copy of somebody's FUSE mount keeps it alive after its owner has
 /// unmounted it. Lazily, because the server of such a mount may be dead and then a plain unmount hangs.
 fn leave_foreign_fuse_mounts() -> Result<()> {
-    for line in fs::read_to_string("/proc/self/mounts")?.lines() {
+    // The innermost first: an outer one takes those below along.
+    for line in fs::read_to_string("/proc/self/mounts")?.lines().rev() {
         let mut fields = line.split(' ').skip(1);
         let (point, kind) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
         if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") {
             let point = point.replace("\\040", " ");
-            unmount(&*point, UnmountFlags::DETACH)
-                .with_context(|| format!("cannot leave the FUSE mount {point}"))?;
+            match unmount(&*point, UnmountFlags::DETACH) {
+                // Covered by another mount, or gone with it: not ours to see any more.
+                Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
+                Err(error) => bail!("cannot leave the FUSE mount {point}: {error}"),
+            }
         }
     }
     Ok(())
@@ -82,10 +87,11 @@ fn own_folders(cluster: &Cluster) -> Result<()> {
     let _ = fs::remove_file("/etc/resolv.conf");
     fs::write("/etc/resolv.conf", format!("nameserver {NODE_ADDRESS}\n"))?;
     fs::write("/etc/hosts", format!("127.0.0.1 localhost\n{NODE_ADDRESS} {NODE_NAME}\n"))?;
-    // Where a hung FUSE mount can be aborted; `down` reaches it through /proc/PID/root.
+    // Where a hung FUSE mount can be aborted; `down` reaches it through /proc/PID/root. Opening the device loads FUSE.
+    let _ = fs::File::open("/dev/fuse");
     let options = None::<&std::ffi::CStr>;
     match mount("fusectl", "/sys/fs/fuse/connections", "fusectl", MountFlags::empty(), options) {
-        Ok(()) | Err(rustix::io::Errno::BUSY) => Ok(()),
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
         Err(error) => Err(error).context("cannot mount fusectl"),
     }
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::init::USABLE;
-use super::{Cluster, INIT, NODE_ADDRESS, Plan, certificates, cgroup, processes};
-use crate::command::tail_of_log;
+use super::{Cluster, INIT, NODE_ADDRESS, Plan, Profile, certificates, cgroup, for_the_node, processes};
+use crate::command::{run, tail_of_log};
 use crate::{debian, image};
 
 /// The kernel ends a whole PID namespace within a second or two; the rest is for a loaded machine.
@@ -39,13 +39,25 @@ impl Cluster {
         match self.state()? {
             State::Up { plan: present, .. } if present == plan => {
                 eprintln!("        ✓ cluster `{}` is up", self.name);
-                return Ok(());
+                return self.import_images(plan.profile);
             }
             State::Down => {}
             State::Broken | State::Up { .. } => self.take_down()?,
         }
         self.prepare(plan)?;
         self.launch()
+    }
+
+    /// The images as they were built last; what runs keeps what it was started with.
+    pub(crate) fn import_images(&self, profile: Profile) -> Result<()> {
+        if profile != Profile::Node {
+            return Ok(());
+        }
+        for archive in image::archives(&self.cache)? {
+            run(self.command("ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(&archive))
+                .with_context(|| format!("cannot import {}", archive.display()))?;
+        }
+        Ok(())
     }
 
     /// Removes every process, mount, cgroup and file of the cluster, whatever is left of it.
@@ -92,7 +104,9 @@ impl Cluster {
     /// Starts the first process in fresh namespaces and shows what it says until the node is usable.
     fn launch(&self) -> Result<()> {
         let log = fs::File::create(self.log("init"))?;
-        let mut node = Command::new("unshare")
+        let mut unshare = Command::new("unshare");
+        for_the_node(&mut unshare);
+        let mut node = unshare
             .args(["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"])
             // Nothing mounted here may reach the machine, whatever its root mount's propagation is.
             .args(["--propagation", "private", "--"])

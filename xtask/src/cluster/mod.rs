@@ -19,6 +19,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
+use crate::command::search_path;
 use crate::programs::{Kubernetes, Programs};
 
 pub use init::run as run_init;
@@ -63,6 +64,17 @@ impl std::fmt::Display for Plan {
     }
 }
 
+/// A name that is also the name of a folder, which `down` removes: it must not be able to mean another one.
+pub fn name(text: &str) -> Result<String, String> {
+    let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    let fits = !text.is_empty() && text.len() <= 40 && text.chars().all(legal) && !text.starts_with('-');
+    if fits {
+        Ok(text.to_owned())
+    } else {
+        Err("a name has lower-case letters, digits and dashes".to_owned())
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Cluster {
     name: String,
@@ -78,7 +90,8 @@ impl Cluster {
     /// The cluster of this folder: how its first process and the suites inside it find it.
     pub fn at(dir: &Path) -> Result<Self> {
         let name = dir.file_name().and_then(|name| name.to_str()).context("a cluster's folder has a name")?;
-        Ok(Self::named(&Cache::open()?, name))
+        let cache = Cache::containing(dir).context("a cluster's folder is in the cache")?;
+        Ok(Self::named(&cache, &self::name(name).map_err(anyhow::Error::msg)?))
     }
 
     pub fn dir(&self) -> &Path {
@@ -152,6 +165,7 @@ impl Cluster {
             return Ok(Command::new(program.as_ref()));
         }
         let mut command = Command::new("nsenter");
+        for_the_node(&mut command);
         command.args(["--target", &init.to_string(), "--mount", "--net", "--pid", "--ipc", "--uts", "--"]);
         // Entering a mount namespace moves us to its root; relative paths on the command line must keep their meaning.
         command.arg("env").arg("-C").arg(std::env::current_dir()?).arg(program.as_ref());
@@ -161,16 +175,33 @@ impl Cluster {
     pub fn kubectl(&self) -> Result<Command> {
         let mut command = self.command(self.programs()?.node("kubectl"))?;
         command.arg("--kubeconfig").arg(self.kubeconfig());
+        // Not in the user's own: every cluster has the same address, and they differ in what they serve.
+        command.arg("--cache-dir").arg(self.dir.join("kubectl"));
         Ok(command)
     }
 
-    /// One `up` or `down` at a time. The lock lies beside the folder, which `down` removes, and ends with the process.
+    /// The node's cgroups that are there now.
+    pub fn cgroups(&self) -> Result<Vec<PathBuf>> {
+        cgroup::existing(&self.cgroup())
+    }
+
+    /// One `up` or `down` at a time. The lock is on the folder of all clusters, so that no file is left behind by it, and
+    /// ends with the process.
     fn lock(&self) -> Result<File> {
         fs::create_dir_all(self.cache.clusters())?;
-        let file = File::create(self.cache.clusters().join(format!("{}.lock", self.name)))?;
-        file.lock().context("cannot lock the cluster")?;
-        Ok(file)
+        let folder = File::open(self.cache.clusters())?;
+        folder.lock().context("cannot lock the clusters")?;
+        Ok(folder)
     }
+}
+
+/// The environment of everything in the node: its network has no way out to a proxy, and its programs need the folders
+/// of daemons, which a plain `su` leaves out of PATH.
+fn for_the_node(command: &mut Command) {
+    for variable in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
+        command.env_remove(variable).env_remove(variable.to_uppercase());
+    }
+    command.env("PATH", search_path());
 }
 
 pub(crate) fn processes() -> impl Iterator<Item = u32> {

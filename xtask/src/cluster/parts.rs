@@ -190,6 +190,7 @@ fn controller_manager(cluster: &Cluster, program: &Path) -> Command {
         "--allocate-node-cidrs=false",
         "--leader-elect=false",
     ]);
+    command.arg("--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins");
     // A claim and a volume made for each other bind at the next of these rounds: 15 s by default.
     command.arg("--pvclaimbinder-sync-period=1s");
     // The defaults (20 per second) would delay the service accounts of fresh namespaces.

@@ -33,6 +33,10 @@ impl<'a> Starter<'a> {
         Ok(())
     }
 
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        self.running.iter().map(|(_, child)| child.id()).collect()
+    }
+
     /// Looks until `ready` says so. A part that ends meanwhile, or the deadline, is an error that shows `blamed`'s log.
     pub(crate) fn until(&mut self, blamed: Part, mut ready: impl FnMut() -> bool) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;

@@ -43,7 +43,7 @@ impl Contents {
     /// A program with its loader and shared libraries, each where the loader looks for it.
     pub(crate) fn program(&mut self, program: &Path, place: &str) -> Result<()> {
         self.copy(program, place)?;
-        for library in libraries(&capture(Command::new("ldd").arg(program))?)? {
+        for library in linked(program)? {
             let place =
                 library.strip_prefix("/").expect("ldd prints whole paths").to_string_lossy().into_owned();
             self.copy(&library, &place)?;
@@ -51,10 +51,11 @@ impl Contents {
         Ok(())
     }
 
-    /// One static program and a link for each of its commands.
+    /// One program and a link for each of its commands.
     pub(crate) fn busybox(&mut self) -> Result<()> {
         let program = Path::new("/bin/busybox");
-        self.copy(program, "bin/busybox")?;
+        // Static from one Debian package, dynamic from another: both will do.
+        self.program(program, "bin/busybox")?;
         for applet in capture(Command::new(program).arg("--list"))?.lines().filter(|name| *name != "busybox")
         {
             self.put(&format!("bin/{applet}"), Entry::Link { target: "busybox".to_owned() });
@@ -101,6 +102,14 @@ impl Contents {
             self.0.entry(parent).or_insert(Entry::Folder { mode: 0o755 });
         }
         self.0.insert(place.to_owned(), entry);
+    }
+}
+
+fn linked(program: &Path) -> Result<Vec<PathBuf>> {
+    match capture(Command::new("ldd").arg(program)) {
+        Ok(printed) => libraries(&printed),
+        Err(error) if format!("{error}").contains("not a dynamic executable") => Ok(Vec::new()),
+        Err(error) => Err(error),
     }
 }
 

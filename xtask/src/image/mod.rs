@@ -4,12 +4,11 @@ mod archive;
 mod contents;
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::cache::{Cache, checkout};
-use crate::command::run;
+use crate::cache::Cache;
+use crate::command::{release_build, run};
 use archive::Image;
 use contents::Contents;
 
@@ -100,12 +99,7 @@ fn image(name: &str, programs: &Path) -> Result<Image> {
 
 /// Builds the release programs and says in which folder they are.
 pub fn build_programs(cache: &Cache) -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut build = Command::new(cargo);
-    build
-        .current_dir(checkout())
-        .args(["build", "--release", "--locked", "--target-dir"])
-        .arg(cache.target());
+    let mut build = release_build(cache);
     for (package, program) in PROGRAMS {
         build.args(["--package", package, "--bin", program]);
     }

@@ -22,9 +22,17 @@ const DUMPS: &[(&str, &[&str])] = &[
     ("attachments.yaml", &["get", "mountpoints3podattachments", "--output=yaml"]),
 ];
 
+/// Collects, and says where to look.
+pub fn keep(cluster: &Cluster, name: &str) {
+    match collect(cluster, name) {
+        Ok(folder) => println!("evidence: {}", folder.display()),
+        Err(error) => println!("no evidence: {error:#}"),
+    }
+}
+
 /// Copies the logs of every part and pod and dumps what the API server has. What cannot be had is left out: a broken
 /// cluster is the very case this is for.
-pub(super) fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
+fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
     let folder = checkout().join("target/evidence").join(suite);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
@@ -33,7 +41,7 @@ pub(super) fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
     if let Ok(mounts) = cluster.command("cat").and_then(|mut cat| capture(cat.arg("/proc/self/mountinfo"))) {
         fs::write(folder.join("mountinfo.txt"), mounts)?;
     }
-    if cluster.plan()?.profile != Profile::Kernel {
+    if cluster.plan().is_ok_and(|plan| plan.profile != Profile::Kernel) {
         for (file, arguments) in DUMPS {
             let Ok(mut kubectl) = cluster.kubectl() else { break };
             let said = capture(kubectl.arg("--request-timeout=10s").args(*arguments));

@@ -1,6 +1,6 @@
 //! `cargo xtask test`: the cheap checks first, then the suites on real parts, each in a cluster made for it.
 
-mod evidence;
+pub mod evidence;
 mod suite;
 
 use std::process::{Command, ExitCode};
@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 
 use crate::cache::{Cache, checkout};
 use crate::cluster::{Cluster, Plan, Profile};
-use crate::command::run as run_command;
+use crate::command::{cargo, run as run_command};
 use crate::ground;
 use crate::programs::Kubernetes;
 use crate::progress::step;
@@ -52,40 +52,66 @@ enum Suite {
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let began = Instant::now();
     let includes = |suite| wanted.only.is_none_or(|only| only == suite);
+    let filter = wanted.filter.as_deref();
     let mut total = Count::default();
     if includes(Suite::Lint) {
-        lint(cache)?;
+        total += or_failed("lint", lint(cache).map(|()| Count::default()));
     }
     if includes(Suite::Unit) {
-        total += suite::unit(cache, wanted.filter.as_deref())?;
+        total += or_failed("unit", suite::unit(cache, filter));
     }
     if [Suite::Api, Suite::Kernel, Suite::Cluster].into_iter().any(includes) {
-        ground::prepare(cache, wanted.kubernetes)?;
-        let suites = step("building the suites", || Suites::build(cache))?;
-        let cluster = Cluster::named(cache, CLUSTER);
-        let filter = wanted.filter.as_deref();
-        if includes(Suite::Cluster) {
-            // The tests of the node itself need the machine, not a node around them.
-            cluster.down()?;
-            total += suites.run("ground", None, filter)?;
-        }
-        for (suite, name, profile) in [
-            (Suite::Api, "api", Profile::Api),
-            (Suite::Kernel, "kernel", Profile::Kernel),
-            (Suite::Cluster, "cluster", Profile::Node),
-        ] {
-            if includes(suite) {
-                cluster.up(Plan { profile, kubernetes: wanted.kubernetes })?;
-                total += suites.run(name, Some(&cluster), filter)?;
-            }
-        }
-        if !wanted.keep {
-            cluster.down()?;
+        let built = ground::prepare(cache, wanted.kubernetes)
+            .and_then(|()| step("building the suites", || Suites::build(cache)));
+        match built {
+            Ok(suites) => total += on_real_parts(cache, wanted, &suites, includes),
+            Err(error) => total += or_failed("real parts", Err(error)),
         }
     }
     println!("\nin {:.0} s", began.elapsed().as_secs_f64());
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Each suite in a cluster made for it; the last one stays if it is to be kept.
+fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl Fn(Suite) -> bool) -> Count {
+    let cluster = Cluster::named(cache, CLUSTER);
+    let filter = wanted.filter.as_deref();
+    let mut total = Count::default();
+    let in_a_fresh_cluster = |name: &str, profile| {
+        // What an earlier run left, on purpose or not, is not what a test expects to find.
+        let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
+        match up {
+            Ok(()) => or_failed(name, suites.run(name, Some(&cluster), filter)),
+            Err(error) => {
+                evidence::keep(&cluster, name);
+                or_failed(name, Err(error))
+            }
+        }
+    };
+    if includes(Suite::Api) {
+        total += in_a_fresh_cluster("api", Profile::Api);
+    }
+    if includes(Suite::Kernel) {
+        total += in_a_fresh_cluster("kernel", Profile::Kernel);
+    }
+    if includes(Suite::Cluster) {
+        // The tests of the node itself need the machine, not a node around them.
+        total += or_failed("ground", cluster.down().and_then(|()| suites.run("ground", None, filter)));
+        total += in_a_fresh_cluster("cluster", Profile::Node);
+    }
+    if !wanted.keep {
+        total += or_failed("down", cluster.down().map(|()| Count::default()));
+    }
+    total
+}
+
+/// What could not even be run is a failure like others; the rest still gets its turn.
+fn or_failed(what: &str, outcome: Result<Count>) -> Count {
+    outcome.unwrap_or_else(|error| {
+        println!("{what}: {error:#}");
+        Count { passed: 0, failed: 1 }
+    })
 }
 
 /// Newest at the time of writing; a lint must not change by itself.
@@ -132,11 +158,4 @@ pub fn generate(cache: &Cache) -> Result<()> {
         "--lib",
         "the_committed",
     ]))
-}
-
-/// Cargo on this checkout, with its output in the cache.
-fn cargo(cache: &Cache) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(checkout()).env("CARGO_TARGET_DIR", cache.target());
-    command
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use super::{cargo, evidence};
+use super::evidence;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
-use crate::command::capture;
+use crate::command::{capture, cargo};
 
 /// No suite may take longer; one that does is stuck on a mount, and only the end of its cluster frees it.
 const SUITE_WITHIN: Duration = Duration::from_mins(20);
@@ -93,25 +93,27 @@ impl Suites {
             command.env("S3_CSI_XTASK", std::env::current_exe()?);
         }
         let (finished, watch) = mpsc::channel::<()>();
-        let counted = std::thread::scope(|scope| {
-            scope.spawn(move || {
-                if let (Err(mpsc::RecvTimeoutError::Timeout), Some(cluster)) =
-                    (watch.recv_timeout(SUITE_WITHIN), cluster)
-                {
-                    eprintln!("suite `{name}` did not end within {} min", SUITE_WITHIN.as_secs() / 60);
-                    let _ = evidence::collect(cluster, name);
-                    let _ = cluster.down();
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(move || {
+                let stuck = matches!(watch.recv_timeout(SUITE_WITHIN), Err(mpsc::RecvTimeoutError::Timeout));
+                if stuck {
+                    println!("suite `{name}` did not end within {} min", SUITE_WITHIN.as_secs() / 60);
+                    if let Some(cluster) = cluster {
+                        evidence::keep(cluster, name);
+                        let _ = cluster.down();
+                    }
                 }
+                stuck
             });
             let counted = run(&mut command);
             drop(finished);
+            let stuck = watcher.join().unwrap_or(false);
+            if let (false, Some(cluster)) = (stuck || matches!(counted, Ok(Count { failed: 0, .. })), cluster)
+            {
+                evidence::keep(cluster, name);
+            }
             counted
-        });
-        match (&counted, cluster) {
-            (Ok(Count { failed: 0, .. }), _) | (_, None) => {}
-            (_, Some(cluster)) => println!("evidence: {}", evidence::collect(cluster, name)?.display()),
-        }
-        counted
+        })
     }
 }
 

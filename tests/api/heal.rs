@@ -122,10 +122,16 @@ async fn a_node_that_vanishes_takes_its_attachments_with_it() {
     let stage = Stage::set("vanish").await;
     let _controller = shared(&stage.here.client).await;
     stage.volume("data", &[], &[]).await;
-    let (_, pod) = stage.attached(&stage.workload("w", &["data"]).await).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
     stage.run_mountpoint(&pod.name_any()).await;
     stage.report("w", "Running").await;
     stage.all::<Node>().delete(&stage.node, &DeleteParams::default()).await.unwrap();
+    // It might only be registered anew, with its pods running on.
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    stage.attached(&workload).await;
+    // What the cluster's garbage collection does in the end.
+    stage.remove("w").await;
     stage.nothing_attached().await;
     stage.mountpoint_gone(&pod.name_any()).await;
 }

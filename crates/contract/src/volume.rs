@@ -115,7 +115,7 @@ pub enum VolumeError {
         "the mount option `cache` and the volume attribute `cache` are both set; remove the mount option"
     )]
     CacheTwice,
-    #[error("volume attribute `{0}` is set but `cache` is not; set `cache` to `{1}`")]
+    #[error("volume attribute `{0}` has an effect only with `cache: {1}`")]
     CacheUnused(&'static str, &'static str),
     #[error("volume attribute `cacheEmptyDirMedium` is `{0}`; it may be `Memory` or absent")]
     CacheMedium(String),
@@ -123,13 +123,6 @@ pub enum VolumeError {
     CacheIncomplete(&'static str),
     #[error("volume attribute `mountpointEnv.{0}` is not supported; only HTTPS_PROXY and NO_PROXY are")]
     Environment(String),
-}
-
-impl VolumeError {
-    /// For the reason of an Event or a condition.
-    pub fn reason(&self) -> &'static str {
-        "InvalidVolumeAttributes"
-    }
 }
 
 impl Volume {

@@ -8,7 +8,7 @@ use contract::sharing::SharingKey;
 use contract::volume::Volume;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{Request, Status};
+use kube::core::Request;
 use kube::{Api, Client};
 use serde_json::json;
 use thiserror::Error;
@@ -134,12 +134,12 @@ impl Writer {
                     json!({"metadata": {"uid": uid, "annotations": {annotation::NEEDS_UNMOUNT: "true"}}}),
                 );
                 match self.pods.patch(name, &PatchParams::default(), &patch).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
-                    Err(error) => Err(failed(error)),
-                    Ok(pod) => {
-                        Ok(MountpointPod::of(&pod)
-                            .map_or(Applied::Nothing, |pod| Applied::Pod(Box::new(pod))))
+                    // Gone, or another pod of that name, which the API server calls invalid: the one we meant is gone.
+                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_invalid() => {
+                        Ok(Applied::Nothing)
                     }
+                    Err(error) => Err(failed(error)),
+                    Ok(pod) => Ok(found(&pod)),
                 }
             }
             Step::DeletePod { name, uid, by_force } => {
@@ -195,16 +195,17 @@ fn attachment(object: MountpointS3PodAttachment) -> Applied {
 }
 
 fn classify(step: &'static str, error: kube::Error) -> StepError {
-    let outdated =
-        |status: &Status| status.is_conflict() || status.is_already_exists() || status.is_not_found();
-    let refused = |status: &Status| status.is_forbidden() || status.is_invalid() || status.code == 400;
-    match error {
-        kube::Error::Api(status) if outdated(&status) => {
-            StepError::Outdated { step, message: status.message.clone() }
-        }
-        kube::Error::Api(status) if refused(&status) => {
-            StepError::Refused { step, message: status.message.clone() }
-        }
-        other => StepError::Unavailable { step, message: other.to_string() },
+    let kube::Error::Api(status) = error else {
+        return StepError::Unavailable { step, message: error.to_string() };
+    };
+    let message = status.message.clone();
+    // Nothing that is created is looked up before: what is not found then is the namespace or the definition.
+    let creates = step.starts_with("create");
+    if status.is_conflict() || status.is_already_exists() || (status.is_not_found() && !creates) {
+        StepError::Outdated { step, message }
+    } else if status.is_forbidden() || status.is_invalid() || status.is_not_found() || status.code == 400 {
+        StepError::Refused { step, message }
+    } else {
+        StepError::Unavailable { step, message }
     }
 }

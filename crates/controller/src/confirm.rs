@@ -12,7 +12,7 @@ use thiserror::Error;
 
 use crate::observed::{MountpointPod, Workload};
 use crate::slim::SlimPod;
-use crate::view::View;
+use crate::world::View;
 
 /// A live read is answered in milliseconds; a connection that died without saying so never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -68,20 +68,21 @@ impl Reader {
             let found = read("the attachment", attachments.get_opt(name)).await?;
             return Ok(found.is_some_and(|found| found.spec.mountpoint_pods.contains_key(&pod.name)));
         }
-        let Some(node) = &pod.node else { return Ok(true) };
-        let attachments = self.attachments_of(node, None).await?;
+        let attachments = self.attachments_of(pod.node.as_deref(), None).await?;
         Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
     }
 
+    /// Of a node, of a volume, or all.
     pub async fn attachments_of(
         &self,
-        node: &str,
+        node: Option<&str>,
         volume: Option<&str>,
     ) -> Result<Vec<MountpointS3PodAttachment>, ReadError> {
         let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
-        let volume = volume.map(|volume| format!(",spec.persistentVolumeName={volume}")).unwrap_or_default();
-        let wanted = ListParams::default().fields(&format!("spec.nodeName={node}{volume}"));
-        Ok(read("attachments", attachments.list(&wanted)).await?.items)
+        let node = node.map(|node| format!("spec.nodeName={node}"));
+        let volume = volume.map(|volume| format!("spec.persistentVolumeName={volume}"));
+        let selector = node.into_iter().chain(volume).collect::<Vec<_>>().join(",");
+        Ok(read("attachments", attachments.list(&ListParams::default().fields(&selector))).await?.items)
     }
 }
 

@@ -78,6 +78,8 @@ struct Queue {
     /// Arrived while busy: what is being decided may not have seen why.
     again: HashSet<Key>,
     retries: BTreeMap<Instant, Vec<Key>>,
+    /// When a key's retry is due: one that was put off or overtaken is still in the list above, and void.
+    due: HashMap<Key, Instant>,
     failures: HashMap<Key, u32>,
 }
 
@@ -92,12 +94,16 @@ impl Queue {
 
     fn next(&mut self, now: Instant) -> Option<Key> {
         while let Some(entry) = self.retries.first_entry().filter(|entry| *entry.key() <= now) {
-            for key in entry.remove() {
-                self.arrive(key);
+            let (at, keys) = entry.remove_entry();
+            for key in keys {
+                if self.due.get(&key) == Some(&at) {
+                    self.arrive(key);
+                }
             }
         }
         let key = self.ready.pop_front()?;
         self.queued.remove(&key);
+        self.due.remove(&key);
         self.busy.insert(key.clone());
         Some(key)
     }
@@ -120,6 +126,7 @@ impl Queue {
         if self.again.remove(&key) {
             self.arrive(key);
         } else if let Some(delay) = delay {
+            self.due.insert(key.clone(), now + delay);
             self.retries.entry(now + delay).or_default().push(key);
         }
     }
@@ -129,7 +136,7 @@ impl Queue {
     }
 
     fn len(&self) -> usize {
-        self.ready.len() + self.retries.values().map(Vec::len).sum::<usize>()
+        self.ready.len() + self.due.len()
     }
 }
 
@@ -177,6 +184,21 @@ mod tests {
         assert_eq!(queue.next(now), Some(key("a")));
         queue.finished(key("a"), Outcome::Failed, now);
         assert_eq!(queue.next_retry().unwrap() - now, FIRST_RETRY);
+    }
+
+    #[test]
+    fn a_key_has_one_retry_at_most() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        for _ in 0..5 {
+            queue.arrive(key("a"));
+            assert_eq!(queue.next(now), Some(key("a")));
+            queue.finished(key("a"), Outcome::Failed, now);
+        }
+        assert_eq!(queue.len(), 1);
+        let later = now + LAST_RETRY;
+        assert_eq!(queue.next(later), Some(key("a")));
+        queue.finished(key("a"), Outcome::Done, later);
+        assert_eq!((queue.next(later), queue.len()), (None, 0));
     }
 
     #[test]

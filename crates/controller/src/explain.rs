@@ -1,7 +1,8 @@
 //! What users are told, where they look first: Events on their pods, a condition on the attachment.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::DRIVER;
@@ -12,6 +13,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::confirm::read;
 use crate::observed::{Attachment, Trouble, Workload};
 
 /// Stable codes: alerts and scripts are built on them.
@@ -65,6 +67,19 @@ impl Reason {
     }
 }
 
+/// As long as something is wrong, it is told again after this long.
+const REPEAT_AFTER: Duration = Duration::from_mins(10);
+/// The API server takes notes of up to 1024 bytes.
+const NOTE_BYTES: usize = 1000;
+
+fn cut(message: &str) -> String {
+    let mut end = message.len().min(NOTE_BYTES);
+    while !message.is_char_boundary(end) {
+        end -= 1;
+    }
+    message[..end].to_owned()
+}
+
 /// The one condition: whether every Mountpoint Pod of the attachment can serve.
 const CONDITION: &str = "Healthy";
 
@@ -93,11 +108,14 @@ pub fn condition(attachment: &Attachment, wrong: Option<(Reason, String)>, now: 
     })
 }
 
+/// By workload, reason and what it was about.
+type Told = HashMap<(String, Reason, Option<String>), Instant>;
+
 pub struct Explainer {
     recorder: Recorder,
     attachments: Api<MountpointS3PodAttachment>,
-    /// Told already, by workload: nobody wants to read it again at every retry.
-    told: Mutex<HashMap<String, HashMap<Reason, String>>>,
+    /// When something was told last: nobody wants to read it again at every retry.
+    told: Mutex<Told>,
 }
 
 impl Explainer {
@@ -110,57 +128,63 @@ impl Explainer {
         }
     }
 
-    /// An Event on each of the workloads that has not heard it yet.
-    pub async fn tell<'a>(
-        &self,
-        workloads: impl IntoIterator<Item = &'a Workload>,
-        reason: Reason,
-        message: &str,
-    ) {
+    /// An Event on each of the workloads that has not heard it lately. `about` is the volume or pod it is about.
+    pub async fn tell(&self, workloads: &[Workload], reason: Reason, about: &ObjectReference, message: &str) {
         for workload in workloads {
-            let news = {
-                let mut told = self.told.lock().expect("nobody panics while noting");
-                told.entry(workload.uid.clone()).or_default().insert(reason, message.to_owned()).as_deref()
-                    != Some(message)
-            };
-            if !news {
+            let what = (workload.uid.clone(), reason, about.name.clone());
+            let lately = |at: &Instant| at.elapsed() < REPEAT_AFTER;
+            if self.told().get(&what).is_some_and(lately) {
                 continue;
             }
+            self.told().insert(what.clone(), Instant::now());
             let event = Event {
                 type_: EventType::Warning,
                 reason: reason.as_str().to_owned(),
-                note: Some(message.chars().take(1000).collect()),
+                note: Some(cut(message)),
                 action: "Mount".to_owned(),
-                secondary: None,
+                secondary: Some(about.clone()),
             };
-            if let Err(error) = self.recorder.publish(&event, &reference(workload)).await {
+            let published =
+                read("the answer to an event", self.recorder.publish(&event, &reference(workload))).await;
+            if let Err(error) = published {
                 tracing::warn!(pod_uid = workload.uid, reason = reason.as_str(), %error, "event not published");
+                self.told().remove(&what);
             }
         }
     }
 
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("nobody panics while noting")
+    }
+
     /// Forgets what it told to those who are no more.
     pub fn forget(&self, is_there: impl Fn(&str) -> bool) {
-        self.told.lock().expect("nobody panics while noting").retain(|uid, _| is_there(uid));
+        self.told().retain(|(uid, ..), _| is_there(uid));
     }
 
     pub async fn write(&self, attachment: &str, condition: &Condition) {
         let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
-        if let Err(error) = self.attachments.patch_status(attachment, &PatchParams::default(), &patch).await {
+        let params = PatchParams::default();
+        let write = self.attachments.patch_status(attachment, &params, &patch);
+        if let Err(error) = read("the answer to a condition", write).await {
             tracing::warn!(attachment, %error, "condition not written");
         }
     }
 }
 
+pub fn volume(name: &str) -> ObjectReference {
+    let (api_version, kind) = (Some("v1".to_owned()), Some("PersistentVolume".to_owned()));
+    ObjectReference { api_version, kind, name: Some(name.to_owned()), ..ObjectReference::default() }
+}
+
+pub fn pod(namespace: &str, name: &str) -> ObjectReference {
+    let (api_version, kind) = (Some("v1".to_owned()), Some("Pod".to_owned()));
+    let (namespace, name) = (Some(namespace.to_owned()), Some(name.to_owned()));
+    ObjectReference { api_version, kind, namespace, name, ..ObjectReference::default() }
+}
+
 fn reference(workload: &Workload) -> ObjectReference {
-    ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("Pod".to_owned()),
-        name: Some(workload.name.clone()),
-        namespace: Some(workload.namespace.clone()),
-        uid: Some(workload.uid.clone()),
-        ..ObjectReference::default()
-    }
+    ObjectReference { uid: Some(workload.uid.clone()), ..pod(&workload.namespace, &workload.name) }
 }
 
 #[cfg(test)]
@@ -182,6 +206,14 @@ mod tests {
             conditions,
             terminating: false,
         }
+    }
+
+    #[test]
+    fn notes_are_cut_between_characters() {
+        assert_eq!(cut("short"), "short");
+        let long = "ü".repeat(1000);
+        assert_eq!(cut(&long).len(), 1000);
+        assert_eq!(cut(&format!("x{long}")).len(), 999);
     }
 
     #[test]

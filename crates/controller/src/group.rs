@@ -40,7 +40,9 @@ struct Draft<'a> {
 impl Group {
     pub fn decide(&self) -> Vec<Step> {
         if self.node_gone {
-            return self.abandon();
+            // A node may be registered anew while its pods run on: as long as the cluster keeps them, so do we.
+            let mut listed = self.attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
+            return if listed.all(|uid| self.gone.contains(uid)) { self.abandon() } else { Vec::new() };
         }
         let mut drafts: Vec<Draft<'_>> = self
             .attachments

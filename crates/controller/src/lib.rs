@@ -18,6 +18,5 @@ pub mod run;
 mod simulation;
 pub mod slim;
 pub mod step;
-pub mod view;
 pub mod watch;
 pub mod world;

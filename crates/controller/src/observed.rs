@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
-use crate::slim::{SlimCondition, SlimPod, SlimPodStatus, SlimVolume};
+use crate::slim::{SlimCondition, SlimContainerStatus, SlimPod, SlimPodStatus, SlimVolume};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
@@ -55,6 +55,8 @@ pub struct Workload {
     pub claims: Vec<String>,
     pub phase: Phase,
     pub terminating: bool,
+    /// A container of it runs, be it one of those that prepare the others while the phase is still Pending.
+    pub busy: bool,
 }
 
 impl Workload {
@@ -88,15 +90,16 @@ impl Workload {
             claims,
             phase: Phase::of(&pod.status),
             terminating: pod.metadata.deletion_timestamp.is_some(),
+            busy: containers(&pod.status).any(|container| container.state.running.is_some()),
         })
     }
 
-    /// Whether it may still do I/O. A pod that is being stopped may, until its containers have ended; one that has not
-    /// started when it is deleted never will.
+    /// Whether it may still do I/O. A pod that is being stopped may, until its containers have ended; one of which
+    /// nothing runs when it is deleted never will.
     pub fn is_alive(&self) -> bool {
         match self.phase {
             Phase::Running | Phase::Unknown => true,
-            Phase::Pending => !self.terminating,
+            Phase::Pending => !self.terminating || self.busy,
             Phase::Succeeded | Phase::Failed => false,
         }
     }
@@ -203,6 +206,10 @@ const WAITING_IN_VAIN: &[&str] = &[
     "RunContainerError",
 ];
 
+fn containers(status: &SlimPodStatus) -> impl Iterator<Item = &SlimContainerStatus> {
+    status.init_container_statuses.iter().chain(&status.container_statuses)
+}
+
 fn trouble(status: &SlimPodStatus, phase: Phase) -> Option<Trouble> {
     let trouble = |reason: &str, message: &Option<String>| {
         Some(Trouble { reason: reason.to_owned(), message: message.clone().unwrap_or_default() })
@@ -215,8 +222,7 @@ fn trouble(status: &SlimPodStatus, phase: Phase) -> Option<Trouble> {
     if let Some(condition) = status.conditions.iter().find(unscheduled) {
         return trouble(condition.reason.as_deref().unwrap_or("Unschedulable"), &condition.message);
     }
-    let containers = status.init_container_statuses.iter().chain(&status.container_statuses);
-    containers.filter_map(|container| container.state.waiting.as_ref()).find_map(|waiting| {
+    containers(status).filter_map(|container| container.state.waiting.as_ref()).find_map(|waiting| {
         let reason = waiting.reason.as_deref().filter(|reason| WAITING_IN_VAIN.contains(reason))?;
         trouble(reason, &waiting.message)
     })
@@ -288,6 +294,8 @@ mod tests {
             }));
             Workload { phase, terminating, ..Workload::of(&slim).unwrap() }
         };
+        let preparing = Workload { busy: true, ..workload(Phase::Pending, true) };
+        assert!(preparing.is_alive(), "an init container may be at work");
         for (phase, terminating, alive, awaits) in [
             (Phase::Pending, false, true, true),
             (Phase::Pending, true, false, false),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use contract::arguments::Arguments;
 use contract::sharing::SharingKey;
-use contract::volume::Volume;
+use contract::volume::{Volume, VolumeError};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,13 +16,13 @@ use thiserror::Error;
 use crate::apply::{Applied, StepError, Writer};
 use crate::confirm::{ReadError, Reader, read};
 use crate::dispatch::Outcome;
-use crate::explain::{Explainer, Reason, condition};
+use crate::explain::{self, Explainer, Reason, condition};
 use crate::group::{Group, is_broken, retire};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
-use crate::observed::Workload;
+use crate::observed::{MountpointPod, Phase, Workload};
 use crate::step::Step;
-use crate::view::View;
 use crate::watch::{Sink, send};
+use crate::world::View;
 use crate::world::{Key, World};
 
 /// How long a cache may lag behind a live read before it is worth another look.
@@ -45,8 +45,6 @@ pub struct Reconciler {
     pub writer: Writer,
     pub explainer: Explainer,
     pub metrics: Metrics,
-    /// Since when no other controller can be at work; before that, what is not attached is confirmed by a live read.
-    pub alone_from: Mutex<Option<Instant>>,
 }
 
 impl Reconciler {
@@ -55,7 +53,7 @@ impl Reconciler {
         let outcome = match &key {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.orphan(name).await,
-            Key::Role { namespace, account } => self.role(namespace, account).await,
+            Key::Role(uid) => self.role(uid).await,
         };
         self.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
         let (outcome, result) = match outcome {
@@ -97,34 +95,20 @@ impl Reconciler {
         };
         let steps = group.decide();
         let usable = volume.as_ref().and_then(|volume| volume.as_ref().ok());
-        let applied = self.apply(&steps, Some(&view.key), usable).await;
+        let (done, applied) = self.apply(&steps, Some(&view.key), usable).await;
 
         let workloads = self.workloads_of(&view);
-        // Those who are served already have nothing to worry about, whatever became of the volume since.
-        let hindered = match &applied {
-            Err(StepError::NoVolume { .. }) => &workloads,
-            _ => &view.wanting,
-        };
-        match &volume {
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                self.explainer.tell(hindered, Reason::InvalidVolumeAttributes, &error.to_string()).await
-            }
-            None => {
-                let message = format!("PersistentVolume {} is not there any more", view.key.volume_name);
-                self.explainer.tell(hindered, Reason::PersistentVolumeMissing, &message).await;
-            }
+        let wrong =
+            explain_failure(&view, volume.as_ref().and_then(|volume| volume.as_ref().err()), &applied);
+        if let Some((reason, message)) = &wrong {
+            // Those who are served already have nothing to worry about, whatever became of the volume since.
+            let hindered = if applied.is_err() { &workloads } else { &view.wanting };
+            self.explainer.tell(hindered, *reason, &explain::volume(&view.key.volume_name), message).await;
         }
-        if !wanting.is_empty() {
-            self.warn_about_volume(&view, &ignored, &wanting).await;
-        }
-        if let Err(StepError::Refused { message, .. }) = &applied {
-            let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
-            self.explainer.tell(&workloads, Reason::MountpointPodRejected, &message).await;
-        }
-        self.explain_pods(name).await;
+        self.warn_about_volume(&view, &ignored, &wanting).await;
+        self.explain_replacements(&view, &group, &steps[..done], &workloads).await;
+        self.explain_pods(name, wrong.filter(|_| applied.is_err())).await;
         applied?;
-        self.explain_replacements(&group, &steps, &workloads).await;
         Ok(if cache_lags { Outcome::Again(CACHE_LAG) } else { Outcome::Done })
     }
 
@@ -150,51 +134,54 @@ impl Reconciler {
             _ => retire(&pod),
         };
         if let Some(step) = step {
-            self.apply(&[step], None, None).await?;
+            self.apply(&[step], None, None).await.1?;
         }
         Ok(Outcome::Done)
     }
 
-    async fn role(&self, namespace: &str, account: &str) -> Result<Outcome, ReconcileError> {
-        let accounts = Api::<ServiceAccount>::namespaced(self.reader.client.clone(), namespace);
+    async fn role(&self, uid: &str) -> Result<Outcome, ReconcileError> {
+        let Some(workload) = self.world().workloads.get(uid).cloned() else { return Ok(Outcome::Done) };
+        let accounts = Api::<ServiceAccount>::namespaced(self.reader.client.clone(), &workload.namespace);
+        let account = &workload.service_account;
         let found = read("the service account", accounts.get_metadata_opt(account)).await?;
         let role = found.map(|found| found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default());
         let Some(role) = role else {
-            let message = format!(
-                "service account {namespace}/{account}, whose identity the volume asks for, does not exist"
-            );
-            let asking = self.world().asking_for_role(namespace, account);
-            self.explainer.tell(&asking, Reason::ServiceAccountMissing, &message).await;
+            let message =
+                format!("service account {account}, whose identity the volume asks for, does not exist");
+            let about = explain::pod(&workload.namespace, &workload.name);
+            self.explainer.tell(&[workload], Reason::ServiceAccountMissing, &about, &message).await;
             return Ok(Outcome::Failed);
         };
-        let keys = self.world().set_role(namespace, account, role);
+        let keys = self.world().set_role(uid, role);
         send(&self.sink, keys);
         Ok(Outcome::Done)
     }
 
-    /// Applies in order and lets the caches know at once. The first failure ends it: what follows relies on it.
+    /// Applies in order and lets the caches know at once. The first failure ends it: what follows relies on it. Says how
+    /// many were applied.
     async fn apply(
         &self,
         steps: &[Step],
         key: Option<&SharingKey>,
         volume: Option<&Volume>,
-    ) -> Result<(), StepError> {
+    ) -> (usize, Result<(), StepError>) {
         // A watch may show a pod without its attachment before the step that retires the pod is reached: its own key
         // waits meanwhile, and comes to its turn if the step is never reached.
         let retired: Vec<String> = steps.iter().filter_map(Step::retires).map(str::to_owned).collect();
         self.world().retiring.extend(retired.iter().cloned());
-        let mut outcome = Ok(());
+        let (mut done, mut outcome) = (0, Ok(()));
         for step in steps {
             outcome = self.apply_step(step, key, volume).await;
             if outcome.is_err() {
                 break;
             }
+            done += 1;
         }
         self.world().retiring.retain(|name| !retired.contains(name));
         if outcome.is_err() {
             send(&self.sink, retired.into_iter().map(Key::Pod).collect());
         }
-        outcome
+        (done, outcome)
     }
 
     async fn apply_step(
@@ -221,88 +208,95 @@ impl Reconciler {
         Ok(())
     }
 
-    /// While another controller may be at work, it may have attached a workload that our cache shows unattached.
+    /// Whoever is attached under another key is not in want: a controller that has not seen the volume edited, or that is
+    /// about to lose the lease, may have written that attachment, and our cache may not have it yet. Keys of different
+    /// names do not collide at the API server, so this is looked up.
     async fn confirm_wanting(&self, view: &View) -> Result<Vec<Workload>, ReconcileError> {
-        let alone_from = *self.alone_from.lock().expect("nobody panics while asking");
-        if view.wanting.is_empty() || alone_from.is_some_and(|from| Instant::now() >= from) {
-            return Ok(view.wanting.clone());
+        if view.wanting.is_empty() {
+            return Ok(Vec::new());
         }
-        let attachments = self.reader.attachments_of(&view.key.node, Some(&view.key.volume_name)).await?;
+        let (node, volume) = (&view.key.node, &view.key.volume_name);
+        let attachments = self.reader.attachments_of(Some(node), Some(volume)).await?;
         let listed: BTreeSet<&str> =
             attachments.iter().flat_map(|found| found.spec.workload_uids()).collect();
         Ok(view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())).cloned().collect())
     }
 
     async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {
+        let about = explain::volume(&view.key.volume_name);
         if let Some(namesake) = &view.namesake {
             let message = format!(
-                "PersistentVolumes {} and {namesake} have the same volumeHandle `{}`; a node may take one for the other: give each its own",
+                "PersistentVolumes {} and {namesake} have the same volumeHandle `{}`; a node may take one for the other: \
+                 give each its own",
                 view.key.volume_name, view.key.volume_id
             );
-            self.explainer.tell(workloads, Reason::DuplicateVolumeHandle, &message).await;
+            self.explainer.tell(workloads, Reason::DuplicateVolumeHandle, &about, &message).await;
         }
         if !ignored.is_empty() {
             let message =
                 format!("these mount options are not supported and have no effect: {}", ignored.join(", "));
-            self.explainer.tell(workloads, Reason::MountOptionsIgnored, &message).await;
+            self.explainer.tell(workloads, Reason::MountOptionsIgnored, &about, &message).await;
         }
     }
 
-    async fn explain_replacements(&self, group: &Group, steps: &[Step], workloads: &[Workload]) {
-        for attachment in &group.attachments {
-            for (name, listed) in &attachment.spec.mountpoint_pods {
-                let pod = group.pods.get(name);
-                let remade = steps
-                    .iter()
-                    .any(|step| matches!(step, Step::CreatePod { name: made, .. } if made == name));
-                let what = match pod {
-                    Some(pod) if is_broken(pod) => match &pod.trouble {
-                        Some(trouble) => format!("{}: {}", trouble.reason, trouble.message),
-                        None => "it was deleted".to_owned(),
-                    },
-                    None if remade => "it vanished".to_owned(),
-                    _ => continue,
-                };
-                let affected: Vec<Workload> = workloads
-                    .iter()
-                    .filter(|workload| {
-                        let listed = listed.iter().any(|entry| entry.workload_pod_uid == workload.uid);
-                        listed && !group.gone.contains(&workload.uid)
-                    })
-                    .cloned()
-                    .collect();
-                let message =
-                    format!("Mountpoint Pod {}/{name} was replaced ({what})", self.mountpoint_namespace);
-                self.explainer.tell(&affected, Reason::MountpointPodReplaced, &message).await;
-            }
+    /// Tells the workloads whose Mountpoint Pod has been given up or made again by the steps that were `done`.
+    async fn explain_replacements(&self, view: &View, group: &Group, done: &[Step], workloads: &[Workload]) {
+        let left = |pod: &str| {
+            done.iter().any(|step| matches!(step, Step::UpdateAttachment { entries, .. } if entries.get(pod) == Some(&None)))
+        };
+        let remade =
+            |pod: &str| done.iter().any(|step| matches!(step, Step::CreatePod { name, .. } if name == pod));
+        for (name, listed) in group.attachments.iter().flat_map(|attachment| &attachment.spec.mountpoint_pods)
+        {
+            let cause = match group.pods.get(name) {
+                Some(pod) if is_broken(pod) && left(name) => match &pod.trouble {
+                    Some(trouble) => format!("{}: {}", trouble.reason, trouble.message),
+                    None => "it was deleted".to_owned(),
+                },
+                None if view.lost.contains(name) && remade(name) => "it vanished".to_owned(),
+                _ => continue,
+            };
+            let is_affected = |workload: &&Workload| {
+                listed.iter().any(|entry| entry.workload_pod_uid == workload.uid)
+                    && !group.gone.contains(&workload.uid)
+            };
+            let affected: Vec<Workload> = workloads.iter().filter(is_affected).cloned().collect();
+            let namespace = &self.mountpoint_namespace;
+            let message = format!("Mountpoint Pod {namespace}/{name} is replaced ({cause})");
+            let about = explain::pod(namespace, name);
+            self.explainer.tell(&affected, Reason::MountpointPodReplaced, &about, &message).await;
         }
     }
 
-    /// Says why a Mountpoint Pod does not run, in Kubernetes' own words.
-    async fn explain_pods(&self, group: &str) {
+    /// Says why a Mountpoint Pod does not run, in Kubernetes' own words; `wrong` is why there is none at all.
+    async fn explain_pods(&self, group: &str, wrong: Option<(Reason, String)>) {
         let Some(view) = self.world().view(group) else { return };
         let workloads = self.workloads_of(&view);
+        let namespace = &self.mountpoint_namespace;
         for attachment in &view.attachments {
-            let troubled = attachment.spec.mountpoint_pods.iter().find_map(|(name, listed)| {
-                let trouble = view.pods.get(name)?.trouble.as_ref()?;
-                Some((name, listed, trouble))
-            });
-            let wrong = troubled.map(|(name, listed, trouble)| {
-                let namespace = &self.mountpoint_namespace;
+            let mut trouble = wrong.clone();
+            for (name, listed) in &attachment.spec.mountpoint_pods {
+                let Some(found) = view.pods.get(name).and_then(|pod| pod.trouble.as_ref()) else { continue };
                 let message = format!(
                     "Mountpoint Pod {namespace}/{name} cannot serve ({}): {}",
-                    trouble.reason, trouble.message
+                    found.reason, found.message
                 );
-                (Reason::of(trouble), message, listed)
-            });
-            if let Some((reason, message, listed)) = &wrong {
                 let is_listed =
                     |workload: &&Workload| listed.iter().any(|entry| entry.workload_pod_uid == workload.uid);
                 let affected: Vec<Workload> = workloads.iter().filter(is_listed).cloned().collect();
-                self.explainer.tell(&affected, *reason, message).await;
+                self.explainer
+                    .tell(&affected, Reason::of(found), &explain::pod(namespace, name), &message)
+                    .await;
+                trouble.get_or_insert((Reason::of(found), message));
             }
-            let wrong = wrong.map(|(reason, message, _)| (reason, message));
-            if let Some(condition) = condition(attachment, wrong, &Time(Timestamp::now())) {
+            let serves = |pod: &MountpointPod| pod.phase == Phase::Running && !is_broken(pod);
+            let all_serve =
+                attachment.spec.mountpoint_pods.keys().all(|name| view.pods.get(name).is_some_and(serves));
+            if trouble.is_none() && !all_serve {
+                // On its way: what was said last stays true until it runs.
+                continue;
+            }
+            if let Some(condition) = condition(attachment, trouble, &Time(Timestamp::now())) {
                 self.explainer.write(&attachment.name, &condition).await;
             }
         }
@@ -322,6 +316,28 @@ impl Reconciler {
 
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().expect("nobody panics while changing the world")
+    }
+}
+
+/// Why a workload gets no Mountpoint Pod, for its owner.
+fn explain_failure(
+    view: &View,
+    invalid: Option<&VolumeError>,
+    applied: &Result<(), StepError>,
+) -> Option<(Reason, String)> {
+    if let Some(error) = invalid {
+        return Some((Reason::InvalidVolumeAttributes, error.to_string()));
+    }
+    match applied {
+        Err(StepError::NoVolume { .. }) => {
+            let message = format!("PersistentVolume {} is not there any more", view.key.volume_name);
+            Some((Reason::PersistentVolumeMissing, message))
+        }
+        Err(StepError::Refused { message, .. }) => {
+            let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
+            Some((Reason::MountpointPodRejected, message))
+        }
+        _ => None,
     }
 }
 

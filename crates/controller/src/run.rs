@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -27,7 +27,7 @@ const WORKERS: usize = 32;
 /// Everything is looked at again this often, for what no watch has told.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
-/// A successor of a killed controller takes over after this long, one of a stopped controller at once.
+/// A successor takes over after this long at the latest: it sleeps until the lease that it saw last has run out.
 const LEASE_SECONDS: u64 = 8;
 /// The holder renews this long before the end.
 const LEASE_GRACE_SECONDS: u64 = 3;
@@ -65,7 +65,6 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         writer: Writer::new(&client, &flags.mountpoint_namespace, blueprint),
         explainer: Explainer::new(&client),
         metrics: metrics.clone(),
-        alone_from: Mutex::default(),
     });
 
     tokio::select! {
@@ -77,7 +76,6 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     tokio::spawn(recheck(Arc::clone(&reconciler)));
 
     if !flags.leader_election {
-        // Nobody says who else is at work, so nobody is ever taken to be alone.
         lead(&reconciler, stop).await;
         return Ok(());
     }
@@ -94,13 +92,9 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             changed = leads.wait_for(|leads| *leads) => if changed.is_err() { break },
             () = stop.cancelled() => break,
         }
-        // A predecessor's last write may still be under way; after the lease's length it has ended, one way or another.
-        let alone_from = Instant::now() + Duration::from_secs(LEASE_SECONDS);
-        *reconciler.alone_from.lock().expect("nobody panics while setting") = Some(alone_from);
         lead(&reconciler, until_deposed(leads.clone(), &stop)).await;
-        *reconciler.alone_from.lock().expect("nobody panics while setting") = None;
     }
-    // Dropping the channel gives the lease back, so that a successor need not wait.
+    // Dropping the channel gives the lease back, so that a successor that starts now need not wait.
     drop(leads);
     match task.await {
         Ok(Err(error)) if !stop.is_cancelled() => Err(RunError::Election(error.to_string())),
@@ -123,6 +117,7 @@ async fn lead(reconciler: &Arc<Reconciler>, stop: CancellationToken) {
     dispatch(receiver, WORKERS, stop, handle, observe).await;
     *reconciler.sink.lock().expect("nobody panics while sending") = None;
     reconciler.metrics.leader.set(0);
+    reconciler.metrics.queue.set(0);
     tracing::info!("no longer acting");
 }
 
@@ -142,8 +137,7 @@ async fn recheck(reconciler: Arc<Reconciler>) {
     loop {
         tokio::time::sleep(RECHECK_EVERY).await;
         let keys = {
-            let mut world = reconciler.world.lock().expect("nobody panics while changing the world");
-            world.forget_roles();
+            let world = reconciler.world.lock().expect("nobody panics while changing the world");
             reconciler.explainer.forget(|uid| world.workloads.contains_key(uid));
             world.all_keys()
         };

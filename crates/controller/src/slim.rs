@@ -82,6 +82,7 @@ pub(crate) struct SlimContainerStatus {
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct SlimContainerState {
+    pub(crate) running: Option<serde::de::IgnoredAny>,
     pub(crate) waiting: Option<SlimReason>,
     pub(crate) terminated: Option<SlimReason>,
 }

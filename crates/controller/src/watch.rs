@@ -127,8 +127,7 @@ impl Kind for Nodes {
     type Object = PartialObjectMeta<Node>;
     const NAME: &'static str = "nodes";
     fn set(world: &mut World, node: Self::Object) -> Vec<Key> {
-        world.nodes.insert(node.name_any());
-        Vec::new()
+        world.set_node(node.name_any())
     }
     fn id(node: &Self::Object) -> String {
         node.name_any()

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
+use sha2::{Digest as _, Sha256};
 
 use super::init::USABLE;
 use super::{Cluster, INIT, NODE_ADDRESS, Plan, Profile, certificates, cgroup, for_the_node, processes};
@@ -160,8 +162,10 @@ impl Cluster {
         }
     }
 
+    /// With a hash of the folder: clusters of different caches may have the same name.
     pub(crate) fn cgroup(&self) -> String {
-        format!("s3-csi-{}", self.name)
+        let hash = Sha256::digest(self.dir.as_os_str().as_bytes());
+        format!("s3-csi-{}-{}", self.name, base16ct::lower::encode_string(&hash[..4]))
     }
 
     pub(crate) fn etc(&self, file: &str) -> PathBuf {

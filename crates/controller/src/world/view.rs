@@ -1,12 +1,13 @@
 //! One sharing key's share of the world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use contract::names::mountpoint_pod;
 use contract::sharing::SharingKey;
 
+use super::wants::Want;
+use super::{Claim, World};
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
-use crate::world::{Claim, Want, World};
 
 /// All that is known about one sharing key.
 #[derive(Clone, Debug)]
@@ -21,6 +22,8 @@ pub struct View {
     /// Another volume of the same handle, if there is one.
     pub namesake: Option<String>,
     pub node_known: bool,
+    /// Mountpoint Pods that were there and vanished.
+    pub lost: BTreeSet<String>,
 }
 
 impl World {
@@ -50,7 +53,8 @@ impl World {
         let handles = self.volumes_by_handle.get(&key.volume_id).into_iter().flatten();
         let namesake = handles.filter(|name| **name != key.volume_name).min().cloned();
         let node_known = self.nodes.contains(&key.node);
-        Some(View { key, attachments, wanting, suspects, pods, volume, namesake, node_known })
+        let lost = self.lost.clone();
+        Some(View { key, attachments, wanting, suspects, pods, volume, namesake, node_known, lost })
     }
 
     fn place_of(&self, uid: &str) -> Option<Claim> {

@@ -1,0 +1,140 @@
+use std::collections::BTreeMap;
+
+use contract::sharing::Identity;
+
+use super::*;
+use crate::observed::Phase;
+use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+fn workload(uid: &str) -> Workload {
+    Workload {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: format!("pod-{uid}"),
+        node: "n".into(),
+        fs_group: String::new(),
+        service_account: "sa".into(),
+        claims: vec!["c".into()],
+        phase: Phase::Pending,
+        terminating: false,
+        busy: false,
+    }
+}
+
+fn volume(options: &str, source: &str) -> S3Volume {
+    S3Volume {
+        name: "pv".into(),
+        handle: "h".into(),
+        attributes: BTreeMap::from([("authenticationSource".into(), source.into())]),
+        mount_options: vec![options.into()],
+        claim: Some(("ns".into(), "c".into())),
+    }
+}
+
+/// As another driver writes it: under a name of its own, without the source of credentials.
+fn attachment(version: u64, options: &str, pod: &str, uids: &[&str]) -> Attachment {
+    let workloads =
+        uids.iter().map(|uid| WorkloadAttachment::new(uid, Time(jiff::Timestamp::UNIX_EPOCH))).collect();
+    let spec = AttachmentSpec {
+        node_name: "n".into(),
+        persistent_volume_name: "pv".into(),
+        volume_id: "h".into(),
+        mount_options: options.into(),
+        mountpoint_pods: BTreeMap::from([(pod.to_owned(), workloads)]),
+        ..AttachmentSpec::default()
+    };
+    Attachment {
+        name: "a".into(),
+        uid: "a".into(),
+        resource_version: version,
+        spec,
+        conditions: vec![],
+        terminating: false,
+    }
+}
+
+fn groups(keys: &[Key]) -> Vec<&str> {
+    keys.iter()
+        .filter_map(|key| if let Key::Group(name) = key { Some(name.as_str()) } else { None })
+        .collect()
+}
+
+#[test]
+fn whichever_comes_last_makes_the_workload_want() {
+    let (mut one, mut other) = (World::default(), World::default());
+    assert_eq!(one.set_workload(workload("w")), []);
+    let late_volume = one.set_volume(volume("", "driver"));
+    assert_eq!(other.set_volume(volume("", "driver")), []);
+    let late_workload = other.set_workload(workload("w"));
+    assert_eq!(late_volume, late_workload);
+    let view = one.view(groups(&late_volume)[0]).unwrap();
+    assert_eq!(view.wanting, [workload("w")]);
+}
+
+#[test]
+fn an_attached_workload_wants_nothing_even_if_its_volume_was_edited() {
+    let mut world = World::default();
+    world.set_volume(volume("uid=1", "driver"));
+    world.set_workload(workload("w"));
+    world.set_attachment(attachment(1, "uid=1", "mp", &["w"]));
+    let keys = world.set_volume(volume("uid=2", "driver"));
+    let wanting: Vec<_> =
+        groups(&keys).iter().filter_map(|name| world.view(name)).flat_map(|view| view.wanting).collect();
+    assert_eq!(wanting, []);
+}
+
+#[test]
+fn an_unrecorded_source_is_the_volumes() {
+    let mut world = World::default();
+    world.set_attachment(attachment(1, "uid=1", "mp", &["other"]));
+    world.set_volume(volume("uid=1", "secret"));
+    let keys = world.set_workload(workload("w"));
+    let view = world.view(groups(&keys)[0]).unwrap();
+    assert_eq!((view.attachments.len(), view.wanting.len()), (1, 1), "the workload finds the attachment");
+}
+
+#[test]
+fn whoever_leaves_is_suspected_and_can_be_looked_up() {
+    let mut world = World::default();
+    world.set_volume(volume("", "driver"));
+    world.set_workload(workload("w"));
+    world.set_attachment(attachment(1, "", "mp", &["w", "unknown"]));
+    let keys = world.remove_workload("w");
+    // Another write to the attachment in between does not make us forget where it was.
+    world.set_attachment(attachment(2, "", "mp", &["w", "unknown"]));
+    let view = world.view(groups(&keys)[0]).unwrap();
+    let place = ("ns".to_owned(), "pod-w".to_owned());
+    assert_eq!(view.suspects, BTreeMap::from([("w".into(), Some(place)), ("unknown".into(), None)]));
+}
+
+#[test]
+fn old_news_is_no_news() {
+    let mut world = World::default();
+    world.set_attachment(attachment(5, "", "mp-2", &["w"]));
+    assert_eq!(world.set_attachment(attachment(4, "", "mp-1", &["w"])), []);
+    assert!(world.names("mp-2") && !world.names("mp-1"));
+    let keys = world.set_attachment(attachment(6, "", "mp-3", &["w"]));
+    assert!(keys.contains(&Key::Pod("mp-2".into())), "nobody names it any more: {keys:?}");
+}
+
+#[test]
+fn roles_are_asked_for_and_then_part_of_the_key() {
+    let mut world = World::default();
+    world.set_volume(volume("", "pod"));
+    assert_eq!(world.set_workload(workload("w")), [Key::Role("w".into())]);
+    assert_eq!(world.all_keys(), [Key::Role("w".into())], "whoever begins to act later asks, too");
+    let keys = world.set_role("w", "arn".into());
+    let view = world.view(groups(&keys)[0]).unwrap();
+    let identity = Identity::Pod { namespace: "ns".into(), service_account: "sa".into(), role: "arn".into() };
+    assert_eq!(view.key.identity, identity);
+}
+
+#[test]
+fn a_node_that_comes_wakes_those_who_wait_on_it() {
+    let mut world = World::default();
+    world.set_volume(volume("", "driver"));
+    let wanted = world.set_workload(workload("w"));
+    assert_eq!(world.set_node("n".into()), wanted);
+    assert_eq!(world.set_node("n".into()), []);
+}

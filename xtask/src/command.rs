@@ -67,14 +67,14 @@ pub fn cargo(cache: &Cache) -> Command {
     command
 }
 
-/// A release build of programs: the same bytes wherever the checkout and Cargo's own folder are.
+/// A release build of programs: the same bytes wherever Cargo keeps its sources. The checkout's own path is not in them,
+/// and must not be in the flags: each clone would compile every crate anew.
 pub fn release_build(cache: &Cache) -> Command {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
-    let flags = [(home.as_path(), "/cargo"), (checkout(), "/src")]
-        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     let mut command = cargo(cache);
-    command.args(["build", "--release", "--locked"]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    command.args(["build", "--release", "--locked"]);
+    command.env("CARGO_ENCODED_RUSTFLAGS", format!("--remap-path-prefix={}=/cargo", home.display()));
     command
 }
 

@@ -55,6 +55,14 @@ impl Reader {
         Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
     }
 
+    /// Whether it is still there and waits.
+    pub async fn awaits_volumes(&self, workload: &Workload) -> Result<bool, ReadError> {
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), &workload.namespace);
+        let found = read("a workload", pods.get_opt(&workload.name)).await?;
+        let found = found.as_ref().and_then(Workload::of);
+        Ok(found.is_some_and(|found| found.uid == workload.uid && found.awaits_volumes()))
+    }
+
     pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {
         let nodes = Api::<Node>::all(self.client.clone());
         Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())

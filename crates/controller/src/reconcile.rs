@@ -63,6 +63,12 @@ impl Reconciler {
                 (Outcome::Failed, "outdated")
             }
             Err(error) => {
+                if !matches!(
+                    error,
+                    ReconcileError::Step(StepError::Refused { .. } | StepError::NoVolume { .. })
+                ) {
+                    self.world().doubt();
+                }
                 tracing::warn!(?key, %error, "not done");
                 (Outcome::Failed, "failed")
             }
@@ -208,18 +214,24 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Whoever is attached under another key is not in want: a controller that has not seen the volume edited, or that is
-    /// about to lose the lease, may have written that attachment, and our cache may not have it yet. Keys of different
-    /// names do not collide at the API server, so this is looked up.
+    /// While another controller may be at work, our cache is not enough: that controller may have attached a workload
+    /// under another key (it has not seen the volume edited), and keys of different names do not collide at the API
+    /// server; or the workload may have come and gone, and its pod be about to be unmounted.
     async fn confirm_wanting(&self, view: &View) -> Result<Vec<Workload>, ReconcileError> {
-        if view.wanting.is_empty() {
-            return Ok(Vec::new());
+        if view.wanting.is_empty() || self.world().is_alone() {
+            return Ok(view.wanting.clone());
         }
         let (node, volume) = (&view.key.node, &view.key.volume_name);
         let attachments = self.reader.attachments_of(Some(node), Some(volume)).await?;
         let listed: BTreeSet<&str> =
             attachments.iter().flat_map(|found| found.spec.workload_uids()).collect();
-        Ok(view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())).cloned().collect())
+        let mut confirmed = Vec::new();
+        for workload in view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())) {
+            if self.reader.awaits_volumes(workload).await? {
+                confirmed.push(workload.clone());
+            }
+        }
+        Ok(confirmed)
     }
 
     async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
@@ -29,6 +29,8 @@ const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
 /// A successor takes over after this long at the latest: it sleeps until the lease that it saw last has run out.
 const LEASE_SECONDS: u64 = 8;
+/// A predecessor's last write may still be under way when we begin: its lease and the deadline of a write together.
+const ALONE_AFTER: Duration = Duration::from_secs(LEASE_SECONDS + 10);
 /// The holder renews this long before the end.
 const LEASE_GRACE_SECONDS: u64 = 3;
 
@@ -92,7 +94,11 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             changed = leads.wait_for(|leads| *leads) => if changed.is_err() { break },
             () = stop.cancelled() => break,
         }
+        let alone_from = Instant::now() + ALONE_AFTER;
+        reconciler.world.lock().expect("nobody panics while changing the world").alone_from =
+            Some(alone_from);
         lead(&reconciler, until_deposed(leads.clone(), &stop)).await;
+        reconciler.world.lock().expect("nobody panics while changing the world").alone_from = None;
     }
     // Dropping the channel gives the lease back, so that a successor that starts now need not wait.
     drop(leads);

@@ -150,8 +150,10 @@ impl Server {
         let wanting = self.workloads.iter().filter(|(uid, workload)| {
             let wants = workload.alive && workload.waits && Self::key(workload.node, self.edition) == *key;
             // Read live as well while another controller may be at work: two of them, of which one has not yet seen
-            // the volume edited, would open two attachments of different names for one workload.
-            wants && self.lists(uid) == 0 && now.lists(uid) == 0
+            // the volume edited, would open two attachments of different names for one workload; and one that has
+            // not yet seen a workload leave would attach it again, to a pod that is being unmounted.
+            let still = now.workloads.get(*uid).is_some_and(|workload| workload.alive && workload.waits);
+            wants && self.lists(uid) == 0 && now.lists(uid) == 0 && still
         });
         let vanished = |server: &Self| server.vanished.iter().any(|number| node == format!("node-{number}"));
         Group {

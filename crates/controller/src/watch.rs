@@ -189,6 +189,7 @@ async fn absorb<K: Kind>(
             Ok(event) => event,
             Err(error) => {
                 tracing::warn!(kind = K::NAME, %error, "watch interrupted");
+                world.lock().expect("nobody panics while changing the world").doubt();
                 continue;
             }
         };
@@ -198,6 +199,8 @@ async fn absorb<K: Kind>(
                 Event::Apply(object) => K::set(&mut world, object),
                 Event::Delete(object) => K::remove(&mut world, &K::id(&object)),
                 Event::Init => {
+                    // The list may be older than our own last writes.
+                    world.doubt();
                     listed.clear();
                     Vec::new()
                 }

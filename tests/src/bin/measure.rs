@@ -57,8 +57,8 @@ async fn controller() -> Samples {
     bench.prepare().await;
     bench.watch().await;
     let controller = Controller::start(&bench.here.client, &[]).await;
-    // Longer than the lease: from then on it knows that it is alone.
-    tokio::time::sleep(Duration::from_secs(10)).await;
+    // From then on it knows that it is alone, and trusts its caches.
+    tokio::time::sleep(Duration::from_secs(20)).await;
     samples.insert("rss_idle_mb", vec![resident_mb(&controller)]);
 
     eprintln!("one at a time");

@@ -8,6 +8,8 @@ mod wants;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
+use std::time::{Duration, Instant};
+
 use contract::sharing::SharingKey;
 
 pub use view::View;
@@ -26,6 +28,10 @@ pub enum Key {
     Role(String),
 }
 
+/// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
+/// that another controller has begun may last (10 s).
+const DOUBT_LASTS: Duration = Duration::from_secs(45);
+
 /// (namespace, name)
 pub type Claim = (String, String);
 
@@ -37,6 +43,8 @@ pub struct World {
     /// Sorted: replacements of a pod are its neighbours.
     pub pods: BTreeMap<String, MountpointPod>,
     pub nodes: HashSet<String>,
+    /// Since when no other controller can be at work, as far as we know; never, if nobody is elected.
+    pub alone_from: Option<Instant>,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
     /// Of workloads whose service account was looked up.
@@ -60,6 +68,15 @@ pub struct World {
 }
 
 impl World {
+    /// Contact with the API server was lost: the lease may have passed to another, and caches may have gone back in time.
+    pub fn doubt(&mut self) {
+        self.alone_from = self.alone_from.map(|from| from.max(Instant::now() + DOUBT_LASTS));
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.alone_from.is_some_and(|from| Instant::now() >= from)
+    }
+
     pub fn set_workload(&mut self, workload: Workload) -> Vec<Key> {
         let uid = workload.uid.clone();
         if self.workloads.get(&uid) == Some(&workload) {

@@ -20,6 +20,9 @@ impl Named {
     fn verb(&self, verb: &str) -> Command {
         let mut command = super::xtask();
         command.args(["cluster", verb, "--name", &self.1]);
+        if verb == "up" {
+            command.args(["--kubernetes", &std::env::var("S3_CSI_KUBERNETES").unwrap()]);
+        }
         command
     }
 

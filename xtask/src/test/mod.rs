@@ -15,7 +15,7 @@ use crate::command::{cargo, run as run_command};
 use crate::ground;
 use crate::programs::Kubernetes;
 use crate::progress::step;
-use suite::{Count, Suites};
+use suite::{Count, Place, Suites};
 
 /// The tests' own cluster, so that a person's cluster is left alone.
 const CLUSTER: &str = "test";
@@ -82,7 +82,7 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl
         // What an earlier run left, on purpose or not, is not what a test expects to find.
         let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
         match up {
-            Ok(()) => or_failed(name, suites.run(name, Some(&cluster), filter)),
+            Ok(()) => or_failed(name, suites.run(name, Place::Inside(&cluster), filter)),
             Err(error) => {
                 evidence::keep(&cluster, name);
                 or_failed(name, Err(error))
@@ -97,7 +97,8 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl
     }
     if includes(Suite::Cluster) {
         // The tests of the node itself need the machine, not a node around them.
-        total += or_failed("ground", cluster.down().and_then(|()| suites.run("ground", None, filter)));
+        let machine = Place::Machine(wanted.kubernetes);
+        total += or_failed("ground", cluster.down().and_then(|()| suites.run("ground", machine, filter)));
         total += in_a_fresh_cluster("cluster", Profile::Node);
     }
     if !wanted.keep {

@@ -14,6 +14,7 @@ use super::evidence;
 use crate::cache::Cache;
 use crate::cluster::Cluster;
 use crate::command::{capture, cargo};
+use crate::programs::Kubernetes;
 
 /// No suite may take longer; one that does is stuck on a mount, and only the end of its cluster frees it.
 const SUITE_WITHIN: Duration = Duration::from_mins(20);
@@ -49,6 +50,15 @@ pub(super) fn unit(cache: &Cache, filter: Option<&str>) -> Result<Count> {
     run(&mut command)
 }
 
+/// Where a suite runs.
+#[derive(Clone, Copy)]
+pub(super) enum Place<'a> {
+    /// In the namespaces of this cluster.
+    Inside(&'a Cluster),
+    /// On the machine itself; the clusters that the suite makes are of this release.
+    Machine(Kubernetes),
+}
+
 /// The test programs of the suites, by name.
 pub(super) struct Suites(HashMap<String, PathBuf>);
 
@@ -76,22 +86,27 @@ impl Suites {
         Ok(Self(programs.collect()))
     }
 
-    /// Runs one suite, inside the cluster if there is one. A failure leaves evidence.
-    pub(super) fn run(&self, name: &str, cluster: Option<&Cluster>, filter: Option<&str>) -> Result<Count> {
+    /// Runs one suite where it belongs. A failure leaves evidence.
+    pub(super) fn run(&self, name: &str, place: Place<'_>, filter: Option<&str>) -> Result<Count> {
         let program = self.0.get(name).with_context(|| format!("there is no test program `{name}`"))?;
         println!("\nsuite `{name}`");
-        let mut command = match cluster {
-            Some(cluster) => cluster.command(program)?,
-            None => Command::new(program),
+        let mut command = match place {
+            Place::Inside(cluster) => cluster.command(program)?,
+            Place::Machine(_) => Command::new(program),
         };
         command.args(filter);
-        if let Some(cluster) = cluster {
-            command
+        match place {
+            Place::Inside(cluster) => command
                 .env("S3_CSI_CLUSTER", cluster.dir())
-                .env("S3_CSI_PROGRAMS", cluster.cache().target().join("release"));
-        } else {
-            command.env("S3_CSI_XTASK", std::env::current_exe()?);
-        }
+                .env("S3_CSI_PROGRAMS", cluster.cache().target().join("release")),
+            Place::Machine(kubernetes) => command
+                .env("S3_CSI_XTASK", std::env::current_exe()?)
+                .env("S3_CSI_KUBERNETES", kubernetes.to_string()),
+        };
+        let cluster = match place {
+            Place::Inside(cluster) => Some(cluster),
+            Place::Machine(_) => None,
+        };
         let (finished, watch) = mpsc::channel::<()>();
         std::thread::scope(|scope| {
             let watcher = scope.spawn(move || {

@@ -75,6 +75,8 @@ pub fn release_build(cache: &Cache) -> Command {
     let mut command = cargo(cache);
     command.args(["build", "--release", "--locked"]);
     command.env("CARGO_ENCODED_RUSTFLAGS", format!("--remap-path-prefix={}=/cargo", home.display()));
+    let remap = format!("-ffile-prefix-map={}=/cargo", home.display());
+    command.env("CFLAGS", &remap).env("CXXFLAGS", &remap);
     command
 }
 

@@ -17,6 +17,8 @@ pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
 pub const PAUSE: &str = BUSYBOX;
 /// The controller.
 pub const DRIVER: &str = "s3-csi.test/driver:dev";
+/// What runs in a Mountpoint Pod.
+pub const MOUNTER: &str = "s3-csi.test/mounter:dev";
 /// The programs of test pods, ours.
 pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
 
@@ -32,10 +34,15 @@ pub struct Built {
 }
 
 /// What can be built, by short name.
-pub const NAMES: &[&str] = &["busybox", "driver", "testpod"];
+pub const NAMES: &[&str] = &["busybox", "driver", "mounter", "testpod"];
 
 /// (package, program) that images are made of.
-const PROGRAMS: &[(&str, &str)] = &[("controller", "s3-csi-controller"), ("xtask", "testpod")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("controller", "s3-csi-controller"),
+    ("mounter", "s3-csi-mounter"),
+    ("mountpoint", "s3-csi-mountpoint"),
+    ("xtask", "testpod"),
+];
 
 /// Builds the release programs and writes every image's archive into the cache.
 pub fn build_all(cache: &Cache) -> Result<Vec<Built>> {
@@ -87,6 +94,13 @@ fn image(name: &str, programs: &Path) -> Result<Image> {
             contents.system_files()?;
             contents.program(&programs.join("s3-csi-controller"), "bin/s3-csi-controller")?;
             Ok(Image { reference: DRIVER, contents, command: &["/bin/s3-csi-controller"], user: NOBODY })
+        }
+        "mounter" => {
+            contents.system_files()?;
+            for program in ["s3-csi-mounter", "s3-csi-mountpoint"] {
+                contents.program(&programs.join(program), &format!("bin/{program}"))?;
+            }
+            Ok(Image { reference: MOUNTER, contents, command: &["/bin/s3-csi-mounter"], user: NOBODY })
         }
         "testpod" => {
             contents.system_files()?;

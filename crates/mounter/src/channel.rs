@@ -1,0 +1,281 @@
+//! The hand-over itself, both ends of it: one message with one descriptor, one reply, each within a deadline.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, OFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+use thiserror::Error;
+
+use crate::SOCKET;
+use crate::frame::{self, FrameError, HEADER};
+use crate::order::Order;
+use crate::reply::{Code, Refused, Reply};
+
+/// More than one descriptor is refused; room for several, or the kernel would drop them unseen.
+const DESCRIPTORS: usize = 8;
+/// The device number of `/dev/fuse`, the same on every Linux.
+const FUSE_DEVICE: (u32, u32) = (10, 229);
+
+/// Why the node did not get a reply.
+#[derive(Debug, Error)]
+pub enum HandOverError {
+    #[error("cannot reach the mounter: {0}")]
+    Connect(#[source] io::Error),
+    #[error("cannot send the order: {0}")]
+    Send(#[source] io::Error),
+    #[error("no reply from the mounter: {0}")]
+    Receive(#[source] io::Error),
+    #[error("the mounter's reply: {0}")]
+    Reply(FrameError),
+    #[error("the order: {0}")]
+    Order(FrameError),
+}
+
+/// The node's side: hands the descriptor to the mounter that listens in this folder, and waits for its reply.
+pub fn hand_over(
+    folder: &Path,
+    order: &Order,
+    descriptor: BorrowedFd<'_>,
+    until: Instant,
+) -> Result<Reply, HandOverError> {
+    let message = frame::encode(order).map_err(HandOverError::Order)?;
+    let mut stream = connect(folder).map_err(HandOverError::Connect)?;
+    send(&stream, &message, &[descriptor], until).map_err(HandOverError::Send)?;
+    let mut header = [0; HEADER];
+    read_exact(&mut stream, &mut header, until).map_err(HandOverError::Receive)?;
+    let mut body = vec![0; frame::body_length(header).map_err(HandOverError::Reply)?];
+    read_exact(&mut stream, &mut body, until).map_err(HandOverError::Receive)?;
+    frame::decode(&body).map_err(HandOverError::Reply)
+}
+
+/// Through a descriptor of the folder: kubelet's paths are about as long as the address of a socket may be.
+pub fn connect(folder: &Path) -> io::Result<UnixStream> {
+    let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))
+}
+
+/// Descriptors travel with the first byte.
+pub fn send(
+    mut stream: &UnixStream,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    until: Instant,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
+    }
+    stream.set_write_timeout(Some(left(until)?))?;
+    let sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    stream.write_all(&message[sent..])
+}
+
+/// The mounter's side: the order and its descriptor, or why there is none. Whatever else arrived is closed.
+pub fn receive(stream: &mut UnixStream, until: Instant) -> Result<(Order, OwnedFd), Refused> {
+    let mut header = [0; HEADER];
+    let mut descriptors = Vec::new();
+    let mut filled = 0;
+    while filled < HEADER {
+        filled += receive_some(stream, &mut header[filled..], &mut descriptors, until)?;
+    }
+    let length = frame::body_length(header).map_err(|error| Refused::from(&error))?;
+    let mut body = vec![0; length];
+    let mut filled = 0;
+    while filled < length {
+        filled += receive_some(stream, &mut body[filled..], &mut descriptors, until)?;
+    }
+    let order: Order = frame::decode(&body).map_err(|error| Refused::from(&error))?;
+    let found = descriptors.len();
+    let descriptor = descriptors.pop().filter(|_| found == 1).ok_or_else(|| {
+        Refused::new(Code::WrongDescriptor, format!("the order came with {found} descriptors instead of one"))
+    })?;
+    is_fuse(&descriptor)?;
+    Ok((order, descriptor))
+}
+
+pub fn answer(mut stream: &UnixStream, reply: &Reply, within: Duration) -> io::Result<()> {
+    let frame = frame::encode(reply).map_err(io::Error::other)?;
+    stream.set_write_timeout(Some(within))?;
+    stream.write_all(&frame)
+}
+
+fn receive_some(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    until: Instant,
+) -> Result<usize, Refused> {
+    let lost = |error: io::Error| Refused::new(Code::Late, format!("no whole order came: {error}"));
+    stream.set_read_timeout(Some(left(until).map_err(lost)?)).map_err(lost)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+    let received = received.map_err(|error| lost(error.into()))?;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(sent) = message {
+            descriptors.extend(sent);
+        }
+    }
+    // Held by nobody: a peer that sends one after the other must not make us collect them.
+    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > DESCRIPTORS {
+        return Err(Refused::new(
+            Code::WrongDescriptor,
+            format!("the order came with more than {DESCRIPTORS} descriptors instead of one"),
+        ));
+    }
+    match received.bytes {
+        0 => Err(lost(io::ErrorKind::UnexpectedEof.into())),
+        some => Ok(some),
+    }
+}
+
+/// Anything else would make the mount process fail in ways that nobody could explain.
+fn is_fuse(descriptor: &OwnedFd) -> Result<(), Refused> {
+    let status = rustix::fs::fstat(descriptor)
+        .map_err(|error| Refused::new(Code::WrongDescriptor, format!("the descriptor: {error}")))?;
+    let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
+    if FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice && device == FUSE_DEVICE {
+        Ok(())
+    } else {
+        Err(Refused::new(Code::WrongDescriptor, "the descriptor is not of /dev/fuse"))
+    }
+}
+
+fn read_exact(stream: &mut UnixStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
+    while !buffer.is_empty() {
+        stream.set_read_timeout(Some(left(until)?))?;
+        match stream.read(buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => buffer = &mut buffer[read..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Opens the device whose descriptor is handed over.
+pub fn open_fuse() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/fuse")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::fd::AsFd as _;
+
+    const SOON: Duration = Duration::from_millis(200);
+
+    fn order() -> Vec<u8> {
+        frame::encode(&Order { bucket: "b".into(), ..Order::default() }).unwrap()
+    }
+
+    fn null() -> File {
+        File::open("/dev/null").unwrap()
+    }
+
+    /// What the mounter makes of what `peer` sends.
+    fn received(peer: impl FnOnce(UnixStream) + Send) -> Result<(Order, OwnedFd), Refused> {
+        let (here, mut there) = UnixStream::pair().unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || peer(here));
+            let received = receive(&mut there, Instant::now() + SOON);
+            drop(there);
+            received
+        })
+    }
+
+    fn code(peer: impl FnOnce(UnixStream) + Send) -> Code {
+        received(peer).unwrap_err().code
+    }
+
+    fn later() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    #[test]
+    fn silence_and_departure_are_refused_in_time() {
+        let silent = |peer: UnixStream| {
+            std::thread::sleep(SOON * 2);
+            drop(peer);
+        };
+        assert_eq!(code(silent), Code::Late);
+        assert_eq!(code(drop), Code::Late);
+        assert_eq!(code(|mut peer| peer.write_all(&order()[..HEADER + 3]).unwrap()), Code::Late);
+    }
+
+    #[test]
+    fn a_dribble_does_not_outlast_the_deadline() {
+        let code = code(|mut peer| {
+            for byte in order() {
+                if peer.write_all(&[byte]).is_err() {
+                    break;
+                }
+                std::thread::sleep(SOON / 4);
+            }
+        });
+        assert_eq!(code, Code::Late);
+    }
+
+    #[test]
+    fn garbage_is_refused() {
+        assert_eq!(code(|mut peer| peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap()), Code::Garbled);
+        assert_eq!(code(|mut peer| peer.write_all(b"s3m\x01\0\0\0\x02no").unwrap()), Code::Garbled);
+        assert_eq!(code(|mut peer| peer.write_all(b"s3m\x09\0\0\0\x02{}").unwrap()), Code::WrongVersion);
+        assert_eq!(code(|mut peer| peer.write_all(b"s3m\x01\x10\0\0\0").unwrap()), Code::Garbled);
+    }
+
+    #[test]
+    fn exactly_one_descriptor_of_the_fuse_device_is_taken() {
+        assert_eq!(code(|mut peer| peer.write_all(&order()).unwrap()), Code::WrongDescriptor);
+        let with = |count: usize| {
+            move |peer: UnixStream| {
+                let files: Vec<File> = (0..count).map(|_| null()).collect();
+                let descriptors: Vec<_> = files.iter().map(File::as_fd).collect();
+                send(&peer, &order(), &descriptors, later()).unwrap();
+            }
+        };
+        for count in [1, 2, DESCRIPTORS] {
+            assert_eq!(code(with(count)), Code::WrongDescriptor, "{count}");
+        }
+    }
+
+    #[test]
+    fn refused_descriptors_are_closed() {
+        // A pipe's reader sees the end only when every descriptor of its writer is closed.
+        let (mut reader, writer) = io::pipe().unwrap();
+        let refused = received(move |peer| {
+            send(&peer, &order(), &[writer.as_fd(), writer.as_fd()], later()).unwrap();
+        });
+        assert_eq!(refused.unwrap_err().code, Code::WrongDescriptor);
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn the_longest_folder_is_reached() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("d".repeat(200));
+        fs::create_dir(&folder).unwrap();
+        assert_eq!(connect(&folder).unwrap_err().kind(), io::ErrorKind::NotFound);
+        let open = File::open(&folder).unwrap();
+        let path = format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd());
+        let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+        connect(&folder).unwrap();
+    }
+}

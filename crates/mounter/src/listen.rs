@@ -1,0 +1,40 @@
+//! The socket that the node hands over at.
+
+use std::io;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use mounter::SOCKET;
+use rustix::fs::Mode;
+
+/// A socket that a killed predecessor left is replaced: binding to it would fail for ever.
+pub(crate) fn listen(comm: &Path) -> io::Result<UnixListener> {
+    let path = comm.join(SOCKET);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    // Private from its first moment. The mask is the process's, which has one thread yet.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
+    let listener = UnixListener::bind(path);
+    rustix::process::umask(before);
+    let listener = listener?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn it_is_private_and_replaces_what_was_left() {
+        let comm = tempfile::tempdir().unwrap();
+        drop(listen(comm.path()).unwrap());
+        assert!(comm.path().join(SOCKET).exists(), "std leaves the file, as a kill would");
+        let _listener = listen(comm.path()).unwrap();
+        let mode = std::fs::metadata(comm.path().join(SOCKET)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,75 @@
+//! What the node asks for: one bucket, served with these arguments in this environment.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Unknown fields are ignored, so that a newer node can talk to a mounter that has been running for long; a change that
+/// an old mounter must not ignore needs a new [`crate::frame::VERSION`].
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Order {
+    /// Only for the logs: which volume this is.
+    pub volume_id: String,
+    pub bucket: String,
+    /// Options of `mount-s3`, rendered: `--allow-delete`, `--prefix=some/`.
+    pub arguments: Vec<String>,
+    /// The whole environment of the mount process, with the location of its credentials.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Order {
+    /// What of the environment must never be shown. Short values are left alone: hiding them would garble every line
+    /// and hide nothing.
+    pub fn secrets(&self) -> impl Iterator<Item = &str> {
+        const SHORTEST: usize = 8;
+        let secret = |name: &str| {
+            let name = name.to_ascii_uppercase();
+            !name.ends_with("_FILE")
+                && ["KEY", "SECRET", "TOKEN", "PASSWORD", "PROXY"].iter().any(|sign| name.contains(sign))
+        };
+        let held = self.environment.iter().filter(move |(name, _)| secret(name));
+        held.map(|(_, value)| value.as_str()).filter(|value| value.len() >= SHORTEST)
+    }
+}
+
+/// Names of variables without their values: an order is logged, secrets are not.
+impl fmt::Debug for Order {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Order")
+            .field("volume_id", &self.volume_id)
+            .field("bucket", &self.bucket)
+            .field("arguments", &self.arguments)
+            .field("environment", &self.environment.keys().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order() -> Order {
+        let environment = [
+            ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI"),
+            ("AWS_SHARED_CREDENTIALS_FILE", "/comm/credentials"),
+            ("https_proxy", "http://me:word@proxy"),
+            ("AWS_SESSION_TOKEN", "short"),
+            ("AWS_REGION", "us-east-1"),
+        ];
+        let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        Order { bucket: "b".into(), environment, ..Order::default() }
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let shown = format!("{:?}", order());
+        assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("wJalr"), "{shown}");
+    }
+
+    #[test]
+    fn secrets_are_known_by_the_names_of_their_variables() {
+        assert_eq!(order().secrets().collect::<Vec<_>>(), ["wJalrXUtnFEMI", "http://me:word@proxy"]);
+    }
+}

@@ -1,0 +1,113 @@
+use super::*;
+use proptest::prelude::*;
+
+fn read(arguments: &[&str]) -> Result<Wanted, Refused> {
+    let all = ["s3-csi-mountpoint", "bucket", "/dev/fd/0"].iter().chain(arguments);
+    Options::read(all.map(OsString::from))
+}
+
+fn options(arguments: &[&str]) -> Box<Options> {
+    match read(arguments) {
+        Ok(Wanted::Serve(options)) => options,
+        other => panic!("{arguments:?}: {other:?}"),
+    }
+}
+
+fn refusal(arguments: &[&str]) -> (Code, String) {
+    let refused = read(arguments).unwrap_err();
+    (refused.code, refused.message)
+}
+
+#[test]
+fn defaults_are_those_of_mount_s3() {
+    let options = options(&["--foreground"]);
+    assert_eq!(options.part_sizes(), (8_388_608, 8_388_608));
+    assert_eq!(options.max_threads, 16);
+    assert!(matches!(options.metadata_ttl(), TimeToLive::Minimal));
+    assert!(!options.allow_delete && !options.allow_overwrite && !options.read_only);
+    assert!(options.personality().is_none());
+}
+
+#[test]
+fn a_cache_raises_the_ttl_unless_it_is_given() {
+    let ttl = |arguments: &[&str]| options(arguments).metadata_ttl().to_string();
+    assert_eq!(ttl(&["--cache=/c"]), "60s");
+    assert_eq!(ttl(&["--cache=/c", "--metadata-ttl=5"]), "5s");
+    assert_eq!(ttl(&["--cache=/c", "--metadata-ttl=0"]), "minimal");
+    assert_eq!(ttl(&["--metadata-ttl=indefinite"]), "indefinite");
+}
+
+#[test]
+fn the_prefix_ends_in_a_slash() {
+    assert_eq!(options(&["--prefix=some/"]).path().unwrap().prefix.as_str(), "some/");
+    let (code, message) = refusal(&["--prefix=some"]);
+    assert_eq!(code, Code::BadPrefix);
+    assert_eq!(message, "prefix is `some` and must end in '/': write `some/`");
+    let uri = Options::read(["x", "s3://bucket/some/", "/dev/fd/0", "--prefix=a/"].map(OsString::from));
+    assert!(uri.unwrap_err().message.contains("given twice"));
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    for (arguments, words) in [
+        (&["--auto-unmount"][..], "auto-unmount is not for volumes"),
+        (&["-o", "ro"], "-o is not for volumes"),
+        (&["--allow-root", "--allow-other"], "'--allow-root' cannot be used with '--allow-other'"),
+        (&["--uid=0"], "invalid value '0' for '--uid <UID>'"),
+        (&["--uid=me"], "invalid value 'me' for '--uid <UID>'"),
+        (&["--dir-mode=1777"], "at most 777"),
+        (&["--file-mode=rw"], "octal number"),
+        (&["--memory-target=100"], "100 is not in 512.."),
+        (&["--part-size=8388608", "--read-part-size=9"], "cannot be used with"),
+        (&["--max-cache-size=5"], "--cache"),
+        (&["--sse=rot13"], "possible values: aws:kms, aws:kms:dsse, AES256"),
+        (&["--sse=AES256", "--sse-kms-key-id=arn:aws:kms:eu-1:1:key/k"], "cannot be used with sse=AES256"),
+        (&["--sse=aws:kms", "--sse-kms-key-id=alias/k"], "ARN of a key"),
+        (&["--bucket-type=round"], "general-purpose, directory"),
+        (&["--metadata-ttl=soon"], "TTL must be a valid number of seconds"),
+        (&["--upload-checksums=md5"], "crc32c, crc64nvme, off"),
+        (&["--no-log", "--debug"], "cannot be used with"),
+        (&["--allow-deletes"], "unexpected argument '--allow-deletes' found"),
+        (&["--region=a", "--region=b"], "cannot be used multiple times"),
+        (&["--otlp-export-interval=5"], "--otlp-endpoint"),
+    ] {
+        let (code, message) = refusal(arguments);
+        assert_eq!(code, Code::BadOption, "{arguments:?}");
+        assert!(message.contains(words), "{arguments:?}: {message}");
+        assert!(!message.contains("Usage") && !message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn buckets_are_checked() {
+    let code = |bucket: &str| {
+        Options::read(["x", bucket, "/dev/fd/0"].map(OsString::from)).map_err(|error| error.code)
+    };
+    assert!(code("b/b").is_err_and(|code| code == Code::BadOption));
+    assert!(code("bu").is_err_and(|code| code == Code::BadOption));
+    assert!(code("s3://bucket/prefix").is_err_and(|code| code == Code::BadOption));
+    assert!(code("arn:aws:s3:us-east-1:1:accesspoint/a").is_ok());
+}
+
+#[test]
+fn every_option_has_a_word_of_help() {
+    let Ok(Wanted::Text(help)) = read(&["--help"]) else { panic!() };
+    for option in
+        <Options as clap::CommandFactory>::command().get_arguments().filter(|option| !option.is_hide_set())
+    {
+        let id = option.get_id().as_str();
+        assert!(option.get_help().is_some() || ["help", "version"].contains(&id), "{id}");
+        let long = option.get_long().map(|long| format!("--{long}"));
+        assert!(long.is_none_or(|long| help.contains(&long)), "{id}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_makes_the_parser_panic(arguments in proptest::collection::vec("(--?[a-z-]{1,12}(=.{0,12})?|.{0,12})", 0..6)) {
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        if let Err(refused) = read(&arguments) {
+            prop_assert!(!refused.message.is_empty());
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! From a command line to a served bucket.
+
+use std::path::Path;
+use std::time::Duration;
+
+use mounter::reply::{Code, Refused};
+use mountpoint_s3_client::config::AWSCRT_LOG_TARGET;
+use mountpoint_s3_fs::content_type::ContentTypeDetection;
+use mountpoint_s3_fs::data_cache::{
+    CacheLimit, DataCacheConfig, DiskDataCacheConfig, ExpressDataCacheConfig, ManagedCacheDir,
+};
+use mountpoint_s3_fs::fs::{CacheConfig, UploadChecksumAlgorithm};
+use mountpoint_s3_fs::fuse::config::{FuseOptions, FuseSessionConfig, MountPoint};
+use mountpoint_s3_fs::fuse::session::FuseSession;
+use mountpoint_s3_fs::logging::{LoggingConfig, prepare_log_file_name};
+use mountpoint_s3_fs::memory::{CandidateSize, MINIMUM_MEM_LIMIT, PagedPool, effective_total_memory};
+use mountpoint_s3_fs::metrics::{self, MetricsConfig};
+use mountpoint_s3_fs::metrics_otel::OtlpConfig;
+use mountpoint_s3_fs::s3::config::{MemoryLimitSetting, PartConfig};
+use mountpoint_s3_fs::s3::{S3Path, S3Personality};
+use mountpoint_s3_fs::{
+    MountpointConfig, Runtime, S3FilesystemConfig, ServerSideEncryption, Superblock, SuperblockConfig,
+};
+
+use crate::connect::{Connected, Variable, connect};
+use crate::options::{Options, UploadChecksums};
+
+const MIB: usize = 1024 * 1024;
+/// Unit of the cache of contents, and of the pool's smallest buffers.
+const BLOCK: usize = MIB;
+/// Buffers that nobody needs go back to the system about this often.
+const TIDY_EVERY: Duration = Duration::from_mins(1);
+
+pub(crate) fn logging(options: &Options) -> LoggingConfig {
+    let metrics = if options.log_metrics || options.debug { "" } else { ",mountpoint_s3_fs::metrics=off" };
+    let own = if options.debug { "debug" } else { "warn,mountpoint_s3=info,s3_csi_mountpoint=info" };
+    let core = if options.debug_crt { "debug" } else { "off" };
+    let default_filter =
+        if options.no_log { "off".to_owned() } else { format!("{own},{AWSCRT_LOG_TARGET}={core}{metrics}") };
+    LoggingConfig {
+        log_file: options.log_directory.as_deref().map(prepare_log_file_name),
+        log_to_stdout: true,
+        default_filter,
+    }
+}
+
+pub(crate) fn metrics_config(options: &Options) -> Option<MetricsConfig> {
+    let mut config = OtlpConfig::new(options.otlp_endpoint.as_ref()?);
+    if let Some(seconds) = options.otlp_export_interval {
+        config.interval_secs = seconds;
+    }
+    Some(MetricsConfig::Otlp(config))
+}
+
+/// Everything that can be wrong is found before the descriptor is answered on.
+pub(crate) fn serve(options: &Options, variable: Variable<'_>) -> Result<FuseSession, Refused> {
+    let path = options.path()?;
+    let cache_dir = cache_folder(options)?;
+    let memory = memory_limit(options);
+    let (read_part, write_part) = options.part_sizes();
+    let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    let parts = PartConfig::with_read_write_sizes(size(read_part), size(write_part)).validate(memory);
+    let parts = parts.map_err(bad_option)?;
+    let pool = PagedPool::config()
+        .with_candidate_sizes([
+            CandidateSize::prunable(BLOCK),
+            CandidateSize::prunable(parts.read_size_bytes),
+            CandidateSize::new(parts.write_size_bytes),
+        ])
+        .with_memory_limit(memory.bytes())
+        .with_maintenance_interval(TIDY_EVERY)
+        .build();
+    let part_sizes = (parts.read_size_bytes, parts.write_size_bytes);
+    let Connected { client, first, personality } =
+        connect(options, &path, part_sizes, pool.clone(), variable)?;
+    refuse_append(options, &path, personality)?;
+
+    let filesystem = filesystem(options, personality);
+    let mount_point = MountPoint::new(&options.mount_point).map_err(bad_option)?;
+    let fuse = FuseOptions {
+        read_only: options.read_only,
+        allow_root: options.allow_root,
+        allow_other: options.allow_other,
+        ..FuseOptions::default()
+    };
+    let threads = size(options.max_threads);
+    let fuse = FuseSessionConfig::new(mount_point, fuse, threads).map_err(bad_option)?;
+    let superblock = SuperblockConfig {
+        cache_config: filesystem.cache_config.clone(),
+        s3_personality: filesystem.s3_personality,
+    };
+    let runtime = Runtime::new(first.event_loop_group());
+    let caches = data_caches(options, &path, cache_dir.as_ref());
+    let superblock = Superblock::new(client.clone(), path, superblock);
+    let mut session = MountpointConfig::new(fuse, filesystem, caches)
+        .and_then(|config| config.create_fuse_session(superblock, client, runtime, pool))
+        .map_err(|error| Refused::new(Code::Failed, format!("cannot serve: {error:#}")))?;
+    if let Some(folder) = cache_dir {
+        session.run_on_close(Box::new(move || drop(folder)));
+    }
+    Ok(session)
+}
+
+fn bad_option(error: impl std::fmt::Display) -> Refused {
+    Refused::new(Code::BadOption, error.to_string())
+}
+
+/// Servers of general-purpose buckets know no append: they would keep the appended bytes alone and lose the rest.
+fn refuse_append(options: &Options, path: &S3Path, personality: S3Personality) -> Result<(), Refused> {
+    // The library's only question that directory buckets, and no others, answer with yes.
+    if options.incremental_upload && !personality.supports_rename_object() {
+        let message = format!(
+            "incremental-upload loses data in bucket `{}`, which is not a directory bucket: remove the option",
+            path.bucket
+        );
+        return Err(Refused::new(Code::BadOption, message));
+    }
+    Ok(())
+}
+
+fn memory_limit(options: &Options) -> MemoryLimitSetting {
+    match options.memory_target {
+        Some(mib) => MemoryLimitSetting::User(usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB)),
+        None => {
+            let all = usize::try_from(effective_total_memory()).unwrap_or(usize::MAX);
+            MemoryLimitSetting::Default((all / 100 * 95).max(MINIMUM_MEM_LIMIT))
+        }
+    }
+}
+
+fn filesystem(options: &Options, personality: S3Personality) -> S3FilesystemConfig {
+    let defaults = S3FilesystemConfig::default();
+    let mut cache_config = CacheConfig::new(options.metadata_ttl());
+    if let Some(ttl) = options.negative_metadata_ttl {
+        cache_config = cache_config.with_negative_metadata_ttl(ttl);
+    }
+    let upload_checksum_algorithm = match options.upload_checksums {
+        Some(UploadChecksums::Crc32c) => Some(UploadChecksumAlgorithm::Crc32c),
+        Some(UploadChecksums::Crc64nvme) => Some(UploadChecksumAlgorithm::Crc64nvme),
+        Some(UploadChecksums::Off) => None,
+        None => personality.supports_additional_checksums().then_some(UploadChecksumAlgorithm::Crc32c),
+    };
+    let detection =
+        if options.infer_content_type { ContentTypeDetection::Auto } else { ContentTypeDetection::Disabled };
+    S3FilesystemConfig {
+        cache_config,
+        uid: options.uid.unwrap_or(defaults.uid),
+        gid: options.gid.unwrap_or(defaults.gid),
+        dir_mode: options.dir_mode.unwrap_or(defaults.dir_mode),
+        file_mode: options.file_mode.unwrap_or(defaults.file_mode),
+        allow_delete: options.allow_delete,
+        allow_overwrite: options.allow_overwrite,
+        incremental_upload: options.incremental_upload,
+        storage_class: options.storage_class.clone(),
+        s3_personality: personality,
+        server_side_encryption: encryption(options),
+        upload_checksum_algorithm,
+        content_type_detection: detection,
+        read_only: options.read_only,
+        ..defaults
+    }
+}
+
+fn encryption(options: &Options) -> ServerSideEncryption {
+    ServerSideEncryption::new(options.sse.clone(), options.sse_kms_key_id.clone())
+}
+
+/// The cache's folder, emptied: what is in it belongs to a process that is gone.
+fn cache_folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
+    let Some(parent) = options.cache.as_deref().filter(|_| options.max_cache_size != Some(0)) else {
+        return Ok(None);
+    };
+    let unusable = |error: &dyn std::fmt::Display| {
+        let message = format!(
+            "the cache folder {} cannot be written: {error}; give the volume a cache",
+            parent.display()
+        );
+        Refused::new(Code::CacheNotWritable, message)
+    };
+    let folder = ManagedCacheDir::new_from_parent_with_cache_key(parent, None, true)
+        .map_err(|error| unusable(&error))?;
+    try_writing(folder.as_path()).map_err(|error| unusable(&error))?;
+    Ok(Some(folder))
+}
+
+fn try_writing(folder: &Path) -> std::io::Result<()> {
+    let file = folder.join("writable");
+    std::fs::write(&file, b"yes")?;
+    std::fs::remove_file(file)
+}
+
+fn data_caches(options: &Options, path: &S3Path, folder: Option<&ManagedCacheDir>) -> DataCacheConfig {
+    let limit = match options.max_cache_size {
+        Some(mib) => {
+            CacheLimit::TotalSize { max_size: usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB) }
+        }
+        None => CacheLimit::default(),
+    };
+    let disk = folder.map(|folder| DiskDataCacheConfig {
+        cache_directory: folder.as_path_buf(),
+        block_size: BLOCK as u64,
+        limit,
+    });
+    let express = options.cache_xz.as_ref().map(|bucket| {
+        ExpressDataCacheConfig::new(bucket.as_str(), &path.bucket)
+            .block_size(BLOCK as u64)
+            .sse(encryption(options))
+    });
+    DataCacheConfig { disk_cache_config: disk, express_cache_config: express }
+}
+
+/// The handle of [`metrics::install`], which counts as long as it lives.
+pub(crate) fn install_metrics(options: &Options) -> Result<metrics::MetricsSinkHandle, Refused> {
+    metrics::install(metrics_config(options)).map_err(bad_option)
+}

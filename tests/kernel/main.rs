@@ -1,3 +1,9 @@
 //! Real mounts in a namespace of our own, where nothing we leave behind can hurt.
 
+mod credentials;
+mod failures;
+mod files;
 mod fuse;
+mod hand_over;
+mod network;
+mod semantics;

@@ -2,6 +2,8 @@
 
 pub mod controller;
 mod inside;
+pub mod mountpoint_pod;
+pub mod relay;
 mod served;
 pub mod stage;
 mod wait;

@@ -128,6 +128,10 @@ impl Mounter {
             }
             (None, None) => return Stage::Starting { process, peer, until },
         };
+        if let Reply::Refused(refused) = &verdict {
+            // Before the reply: whoever has that may look for this.
+            farewell::write_error(&self.comm, refused);
+        }
         tell(&peer, &verdict);
         match verdict {
             Reply::Serving(facts) => {
@@ -135,8 +139,7 @@ impl Mounter {
                 log::info(&format!("serving, version {}", facts.version), &fields);
                 Stage::Serving(process)
             }
-            Reply::Refused(refused) => {
-                farewell::write_error(&self.comm, &refused);
+            Reply::Refused(_) => {
                 process.stop();
                 Stage::Waiting
             }

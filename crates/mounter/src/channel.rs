@@ -49,9 +49,12 @@ pub fn hand_over(
 ) -> Result<Reply, HandOverError> {
     let message = frame::encode(order).map_err(HandOverError::Order)?;
     let mut stream = connect(folder).map_err(HandOverError::Connect)?;
-    send(&stream, &message, &[descriptor], until).map_err(HandOverError::Send)?;
+    // A mounter that refuses without reading has hung up and left its reason.
+    let sent = send(&stream, &message, &[descriptor], until);
     let mut header = [0; HEADER];
-    read_exact(&mut stream, &mut header, until).map_err(HandOverError::Receive)?;
+    if let Err(error) = read_exact(&mut stream, &mut header, until) {
+        return Err(sent.map_or_else(HandOverError::Send, |()| HandOverError::Receive(error)));
+    }
     let mut body = vec![0; frame::body_length(header).map_err(HandOverError::Reply)?];
     read_exact(&mut stream, &mut body, until).map_err(HandOverError::Receive)?;
     frame::decode(&body).map_err(HandOverError::Reply)

@@ -2,8 +2,8 @@
 //! is wrong with them is said in words.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,18 +13,20 @@ use mountpoint_s3_client::config::{
 };
 use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
 use mountpoint_s3_client::user_agent::UserAgent;
-use mountpoint_s3_client::{ObjectClient as _, OnTelemetry, S3CrtClient, S3RequestError};
-use mountpoint_s3_crt::s3::client::RequestMetrics;
+use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
 use crate::client::{Client, Recipe};
 use crate::credentials::Source;
+use crate::diagnose::Way;
 use crate::explain::{self, Target};
 use crate::options::Options;
 
 /// The longest that one who mounts waits for a server that does not answer; kubelet tries again by itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// A server that is there answers sooner; for one that does not, it is worth finding out why.
+const DIAGNOSE_AFTER: Duration = Duration::from_secs(1);
 /// A file system must be stubborn, as programs do not expect transient errors. `AWS_MAX_ATTEMPTS` overrides it.
 const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 /// What the S3 client aims at unless told otherwise. Never asked from the cloud's metadata service.
@@ -53,8 +55,9 @@ pub(crate) fn connect(
     let mut region = chosen.clone().unwrap_or_else(|| REGION.to_owned());
     let endpoint_url = options.endpoint_url.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
     let endpoint_url = endpoint_url.filter(|url| !url.is_empty());
-    let watcher = Arc::new(Watcher::default());
-    let config = client_config(options, part_sizes, pool, variable)?.telemetry_callback(watcher.clone());
+    let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
+    let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
+    let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
     loop {
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
@@ -68,7 +71,8 @@ pub(crate) fn connect(
         // Before the keys are read: if they change in between, the first request sees it.
         let stamp = Client::stamp(&recipe);
         let first = recipe.make().map_err(|error| explain::client(&error, &target))?;
-        match attempt(&first, path, &watcher, &target) {
+        let way = Way::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
+        match attempt(&first, path, way, &target) {
             Ok(()) => {
                 let inferred = || S3Personality::infer_from_bucket(&path.bucket, &endpoint);
                 let personality = options.personality().unwrap_or_else(inferred);
@@ -92,7 +96,7 @@ fn client_config(
     options: &Options,
     (read_part, write_part): (usize, usize),
     pool: PagedPool,
-    variable: Variable<'_>,
+    ca_bundle: Option<&Path>,
 ) -> Result<S3ClientConfig, Refused> {
     let gbps = options.maximum_throughput_gbps.unwrap_or(THROUGHPUT_GBPS);
     let mut config = S3ClientConfig::new()
@@ -113,9 +117,8 @@ fn client_config(
     if let Some(owner) = &options.expected_bucket_owner {
         config = config.bucket_owner(owner);
     }
-    let bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
-    if let Some(bundle) = bundle.filter(|bundle| !bundle.as_os_str().is_empty()) {
-        let tls = TlsConfig::new().with_trust_store_path(&bundle);
+    if let Some(bundle) = ca_bundle {
+        let tls = TlsConfig::new().with_trust_store_path(bundle);
         tls.validate().map_err(|error| Refused::new(Code::BadOption, format!("ca-bundle: {error}")))?;
         config = config.tls_config(tls);
     }
@@ -164,72 +167,38 @@ enum Attempt {
 
 enum Heard {
     Answer(Result<(), ObjectClientError<ListObjectsError, S3RequestError>>),
-    /// One try of the client, before it tries again.
-    Failed(String),
+    /// Why there is no answer.
+    Diagnosis(Refused),
 }
 
-/// One small listing. The client would try for minutes to reach a host that does not exist; whoever mounts wants to know
-/// at once.
-fn attempt(client: &S3CrtClient, path: &S3Path, watcher: &Watcher, target: &Target) -> Result<(), Attempt> {
+/// One small listing.
+fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, target: &Target) -> Result<(), Attempt> {
     let (sender, heard) = mpsc::channel();
-    watcher.tell(Some(sender.clone()));
-    let (client, path) = (client.clone(), path.clone());
+    let (client, path, listed) = (client.clone(), path.clone(), sender.clone());
+    // Nobody listens to either of the threads any more once one of them has been heard.
     thread::spawn(move || {
         let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
         let answer = futures::executor::block_on(listing);
-        // Nobody waits any more after the time-out.
-        let _ = sender.send(Heard::Answer(answer.map(drop)));
+        let _ = listed.send(Heard::Answer(answer.map(drop)));
     });
-    let outcome = wait(&heard, target);
-    watcher.tell(None);
-    outcome
-}
-
-fn wait(heard: &mpsc::Receiver<Heard>, target: &Target) -> Result<(), Attempt> {
-    let until = Instant::now() + ANSWER_WITHIN;
-    let mut last = None;
-    loop {
-        match heard.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Heard::Answer(Ok(()))) => return Ok(()),
-            Ok(Heard::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
-                right,
-                _,
-            ))))) => {
-                return Err(Attempt::Elsewhere(right));
-            }
-            Ok(Heard::Answer(Err(error))) => return Err(Attempt::Refused(explain::listing(&error, target))),
-            Ok(Heard::Failed(error)) => {
-                if let Some(refused) = explain::connection(&error, target) {
-                    return Err(Attempt::Refused(refused));
-                }
-                last = Some(error);
-            }
-            Err(_) => {
-                let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
-                let last = last.map_or_else(String::new, |error| format!(" (last: {error})"));
-                let message = format!("{endpoint} did not answer within {limit} s{last}: is it overloaded?");
-                return Err(Attempt::Refused(Refused::new(Code::TimedOut, message)));
-            }
+    let began = Instant::now();
+    let first = heard.recv_timeout(DIAGNOSE_AFTER).or_else(|_| {
+        if let Some(way) = way {
+            thread::spawn(move || way.walk().map(|refused| sender.send(Heard::Diagnosis(refused))));
         }
-    }
-}
-
-/// Hears of every try that the client makes.
-#[derive(Debug, Default)]
-struct Watcher(Mutex<Option<mpsc::Sender<Heard>>>);
-
-impl Watcher {
-    fn tell(&self, listener: Option<mpsc::Sender<Heard>>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = listener;
-    }
-}
-
-impl OnTelemetry for Watcher {
-    fn on_telemetry(&self, metrics: &RequestMetrics) {
-        let error = metrics.error();
-        let listener = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let (Some(listener), true) = (&*listener, error.is_err()) {
-            let _ = listener.send(Heard::Failed(error.to_string()));
+        heard.recv_timeout(ANSWER_WITHIN.saturating_sub(began.elapsed()))
+    });
+    match first {
+        Ok(Heard::Answer(Ok(()))) => Ok(()),
+        Ok(Heard::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(right, _))))) => {
+            Err(Attempt::Elsewhere(right))
+        }
+        Ok(Heard::Answer(Err(error))) => Err(Attempt::Refused(explain::listing(&error, target))),
+        Ok(Heard::Diagnosis(refused)) => Err(Attempt::Refused(refused)),
+        Err(_) => {
+            let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
+            let message = format!("{endpoint} did not answer within {limit} s: is it overloaded?");
+            Err(Attempt::Refused(Refused::new(Code::TimedOut, message)))
         }
     }
 }

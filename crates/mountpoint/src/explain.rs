@@ -37,9 +37,7 @@ pub(crate) fn listing(error: &ListError, target: &Target) -> Refused {
             format!("there are no credentials for bucket `{bucket}`: provide them, or use no-sign-request"),
         ),
         ObjectClientError::ClientError(S3RequestError::CrtError(error)) => {
-            connection(&error.to_string(), target).unwrap_or_else(|| {
-                refused(Code::Failed, format!("the first request to {endpoint} failed: {error}"))
-            })
+            unconnected(&error.to_string(), target)
         }
         ObjectClientError::ClientError(error) => answered(error, target),
         // A kind of answer that this version of the library does not have.
@@ -91,35 +89,19 @@ fn answered(error: &S3RequestError, target: &Target) -> Refused {
     Refused::new(code, message)
 }
 
-/// What a failed attempt to connect means; `None` for what may be over at the next attempt. The client's core tells it
-/// by names of its own.
-pub(crate) fn connection(error: &str, target: &Target) -> Option<Refused> {
+/// What the client's core could not recover from, which it tells by names of its own.
+fn unconnected(error: &str, target: &Target) -> Refused {
     let endpoint = &target.endpoint;
-    let is = |names: &[&str]| names.iter().any(|name| error.contains(name));
-    if is(&["AWS_IO_DNS_"]) {
-        let message = format!(
-            "the host name of {endpoint} is not known here: correct the endpoint, or the cluster's DNS"
-        );
-        Some(Refused::new(Code::UnknownHost, message))
-    } else if is(&["AWS_IO_TLS_"]) {
-        let message = format!(
-            "{endpoint} is not trusted: its certificate is of no known authority, or for another name; give the \
-             authority's certificate to the driver (tls.caCertConfigMap), or correct the endpoint"
-        );
-        Some(Refused::new(Code::UntrustedCertificate, message))
-    } else if is(&[
-        "AWS_IO_SOCKET_CONNECTION_REFUSED",
-        "AWS_IO_SOCKET_NO_ROUTE_TO_HOST",
-        "AWS_IO_SOCKET_NETWORK_DOWN",
-        "AWS_IO_SOCKET_TIMEOUT",
-        "AWS_IO_SOCKET_CONNECT_ABORTED",
-    ]) {
-        let message =
-            format!("{endpoint} cannot be reached ({error}): is it running, and does the network allow it?");
-        Some(Refused::new(Code::EndpointUnreachable, message))
+    let (code, remedy) = if error.contains("AWS_IO_DNS_") {
+        (Code::UnknownHost, "correct the endpoint, or the cluster's DNS")
+    } else if error.contains("AWS_IO_TLS_") {
+        (Code::UntrustedCertificate, "give its authority's certificate to the driver (tls.caCertConfigMap)")
+    } else if error.contains("AWS_IO_SOCKET_") {
+        (Code::EndpointUnreachable, "is it running, and does the network allow it?")
     } else {
-        None
-    }
+        (Code::Failed, "see the log of the Mountpoint Pod")
+    };
+    Refused::new(code, format!("the first request to {endpoint} failed ({error}): {remedy}"))
 }
 
 pub(crate) fn client(error: &ClientError, target: &Target) -> Refused {
@@ -175,14 +157,11 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_connection_is_told_apart_from_a_slow_one() {
-        let code = |error: &str| connection(error, &target()).map(|refused| refused.code);
-        assert_eq!(code("aws-c-io: AWS_IO_DNS_QUERY_FAILED, …"), Some(Code::UnknownHost));
-        assert_eq!(
-            code("aws-c-io: AWS_IO_TLS_ERROR_NEGOTIATION_FAILURE, …"),
-            Some(Code::UntrustedCertificate)
-        );
-        assert_eq!(code("aws-c-io: AWS_IO_SOCKET_CONNECTION_REFUSED, …"), Some(Code::EndpointUnreachable));
-        assert_eq!(code("aws-c-s3: AWS_ERROR_S3_INTERNAL_ERROR, …"), None);
+    fn a_failed_connection_is_told_apart_by_its_step() {
+        let code = |error: &str| unconnected(error, &target()).code;
+        assert_eq!(code("aws-c-io: AWS_IO_DNS_QUERY_FAILED, …"), Code::UnknownHost);
+        assert_eq!(code("aws-c-io: AWS_IO_TLS_ERROR_NEGOTIATION_FAILURE, …"), Code::UntrustedCertificate);
+        assert_eq!(code("aws-c-io: AWS_IO_SOCKET_CONNECTION_REFUSED, …"), Code::EndpointUnreachable);
+        assert_eq!(code("aws-c-s3: AWS_ERROR_S3_INTERNAL_ERROR, …"), Code::Failed);
     }
 }

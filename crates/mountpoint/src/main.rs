@@ -3,6 +3,7 @@
 mod client;
 mod connect;
 mod credentials;
+mod diagnose;
 mod explain;
 mod options;
 mod serve;

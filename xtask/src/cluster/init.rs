@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
@@ -17,7 +16,6 @@ use super::isolate::isolate;
 use super::parts::CONTAINERD_SOCKET;
 use super::start::Starter;
 use super::{Cluster, NODE_ADDRESS, Part, Profile};
-use crate::command::run as run_command;
 use crate::programs::Programs;
 use crate::s3;
 
@@ -88,24 +86,9 @@ fn start(cluster: &Cluster) -> Result<Vec<u32>> {
 }
 
 fn create_accounts(programs: &Programs) -> Result<()> {
-    for account in s3::ACCOUNTS {
-        run_command(
-            Command::new(programs.tool("versitygw"))
-                .env("ADMIN_ACCESS_KEY_ID", s3::ROOT.access_key)
-                .env("ADMIN_SECRET_ACCESS_KEY", s3::ROOT.secret_key)
-                .args([
-                    "admin",
-                    "--endpoint-url",
-                    s3::ENDPOINT,
-                    "create-user",
-                    "--access",
-                    account.access_key,
-                ])
-                // An ordinary account that may create buckets.
-                .args(["--secret", account.secret_key, "--role", "userplus"]),
-        )?;
-    }
-    Ok(())
+    s3::ACCOUNTS
+        .iter()
+        .try_for_each(|account| s3::accounts::create(programs, account.access_key, account.secret_key))
 }
 
 /// `up` may have been killed; then nobody listens, and that is no reason to stop.

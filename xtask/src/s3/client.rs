@@ -83,6 +83,16 @@ impl Client {
         self.send(Method::Delete, &[bucket], &[], &[]).map(drop)
     }
 
+    /// Who may do what, as a policy document.
+    pub fn put_policy(&self, bucket: &str, policy: &str) -> Result<()> {
+        self.send(Method::Put, &[bucket], &[("policy", "")], policy.as_bytes()).map(drop)
+    }
+
+    /// Uploads of several parts that were begun and neither completed nor aborted.
+    pub fn unfinished_uploads(&self, bucket: &str) -> Result<Vec<String>> {
+        Ok(elements(&text(self.send(Method::Get, &[bucket], &[("uploads", "")], &[])?)?, "UploadId"))
+    }
+
     /// The keys that begin with `prefix`, all pages of them.
     pub fn objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let mut keys = Vec::new();

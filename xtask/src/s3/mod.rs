@@ -1,5 +1,6 @@
 //! The S3 server of tests and demo as its users see it: where it is, who may use it, and a client for people and tests.
 
+pub mod accounts;
 mod client;
 
 pub use client::{Client, Refused};

@@ -1,0 +1,141 @@
+//! Why a server does not answer. The client's core tries again and again and says nothing until minutes have passed, and
+//! delays the failure of a TLS handshake by up to half a minute on purpose; whoever mounts wants to know now. So the way
+//! to the server is walked once more, step by step.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use mounter::reply::{Code, Refused};
+use mountpoint_s3_client::config::EndpointConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+/// For each step. Half of what whoever mounts is ready to wait.
+const STEP_WITHIN: Duration = Duration::from_secs(3);
+/// Where the client's core looks for authorities unless told otherwise.
+const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// The way to the server of one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Way {
+    host: String,
+    port: u16,
+    /// The file of trusted authorities, if the way is encrypted.
+    authorities: Option<PathBuf>,
+}
+
+impl Way {
+    /// `None` if requests go another way: a proxy's, or none that could be told.
+    pub(crate) fn to(
+        bucket: &str,
+        endpoint: &EndpointConfig,
+        ca_bundle: Option<&Path>,
+        variable: &dyn Fn(&str) -> Option<String>,
+    ) -> Option<Self> {
+        let uri = endpoint.resolve_for_bucket(bucket).ok()?.uri().ok()?;
+        let encrypted = uri.scheme() == "https";
+        let proxies = if encrypted { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
+        if proxies.iter().any(|name| variable(name).is_some_and(|value| !value.is_empty())) {
+            return None;
+        }
+        let port = match u16::try_from(uri.host_port()).ok()? {
+            0 if encrypted => 443,
+            0 => 80,
+            port => port,
+        };
+        let authorities =
+            encrypted.then(|| ca_bundle.unwrap_or_else(|| Path::new(SYSTEM_AUTHORITIES)).to_owned());
+        Some(Self { host: uri.host_name().to_str()?.to_owned(), port, authorities })
+    }
+
+    /// The first step that fails; `None` if the server can be reached and is trusted, and merely does not answer.
+    pub(crate) fn walk(&self) -> Option<Refused> {
+        let Self { host, port, .. } = self;
+        let addresses = match (host.as_str(), *port).to_socket_addrs() {
+            Ok(addresses) => addresses,
+            Err(error) => {
+                let message = format!(
+                    "the host name `{host}` is not known here ({error}): correct the endpoint, or the cluster's DNS"
+                );
+                return Some(Refused::new(Code::UnknownHost, message));
+            }
+        };
+        let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, STEP_WITHIN) {
+                Ok(stream) => return self.shake_hands(stream),
+                Err(error) => failure = error,
+            }
+        }
+        let message = format!(
+            "{host}:{port} cannot be reached ({failure}): is the S3 server running, and does the network allow it?"
+        );
+        Some(Refused::new(Code::EndpointUnreachable, message))
+    }
+
+    fn shake_hands(&self, mut stream: TcpStream) -> Option<Refused> {
+        let authorities = self.authorities.as_deref()?;
+        let mut roots = RootCertStore::empty();
+        // A file that cannot be read trusts nobody, as for the client itself.
+        let certificates = CertificateDer::pem_file_iter(authorities).into_iter().flatten();
+        roots.add_parsable_certificates(certificates.filter_map(Result::ok));
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let name = ServerName::try_from(self.host.clone()).ok()?;
+        let mut connection = ClientConnection::new(Arc::new(config), name).ok()?;
+        stream.set_read_timeout(Some(STEP_WITHIN)).ok()?;
+        stream.set_write_timeout(Some(STEP_WITHIN)).ok()?;
+        while connection.is_handshaking() {
+            match connection.complete_io(&mut stream) {
+                Ok(_) => {}
+                // Slow is not untrusted.
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    return None;
+                }
+                Err(error) => {
+                    let message = format!(
+                        "{}:{} is not trusted ({error}): give its authority's certificate to the driver \
+                         (tls.caCertConfigMap), or correct the endpoint",
+                        self.host, self.port
+                    );
+                    return Some(Refused::new(Code::UntrustedCertificate, message));
+                }
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mountpoint_s3_client::config::{AddressingStyle, Allocator, Uri};
+
+    fn way(url: &str, style: AddressingStyle, variables: &[(&str, &str)]) -> Option<Way> {
+        let endpoint = Uri::new_from_str(&Allocator::default(), url).unwrap();
+        let config = EndpointConfig::new("r").addressing_style(style).endpoint(endpoint);
+        let variable = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        };
+        Way::to("bucket", &config, None, &variable)
+    }
+
+    #[test]
+    fn the_way_is_the_one_that_requests_take() {
+        let path = way("http://s3.test:8080", AddressingStyle::Path, &[]).unwrap();
+        assert_eq!((path.host.as_str(), path.port, path.authorities), ("s3.test", 8080, None));
+        let virtual_hosted = way("https://s3.test", AddressingStyle::Automatic, &[]).unwrap();
+        assert_eq!((virtual_hosted.host.as_str(), virtual_hosted.port), ("bucket.s3.test", 443));
+        assert_eq!(virtual_hosted.authorities.as_deref(), Some(Path::new(SYSTEM_AUTHORITIES)));
+    }
+
+    #[test]
+    fn a_proxy_knows_more_than_we_do() {
+        let proxy = [("HTTPS_PROXY", "http://proxy")];
+        assert_eq!(way("https://s3.test", AddressingStyle::Path, &proxy), None);
+        assert!(way("http://s3.test", AddressingStyle::Path, &proxy).is_some());
+    }
+}

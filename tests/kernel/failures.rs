@@ -1,0 +1,174 @@
+//! Every way in which a bucket cannot be served: its own code, a sentence that names the remedy, and soon.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use mounter::order::Order;
+use mounter::reply::{Code, Refused};
+use s3_csi_tests::cluster;
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
+use xtask::s3::{ALICE, Account, BOB, ENDPOINT_TLS};
+
+/// The longest that anybody waits for a reason. The sleep of a machine that does other things is no part of it, hence
+/// twice what is promised.
+const PROMISED: Duration = Duration::from_secs(10);
+
+fn refusal(order: impl FnOnce(&MountpointPod) -> Order) -> Refused {
+    let pod = MountpointPod::start();
+    let order = order(&pod);
+    let began = Instant::now();
+    let refused = pod.mount(&order).map(drop).unwrap_err();
+    assert!(began.elapsed() < PROMISED * 2, "{:?}: {refused}", began.elapsed());
+    assert!(!refused.message.contains(ALICE.secret_key));
+    refused
+}
+
+fn with_arguments(arguments: &'static [&'static str]) -> Refused {
+    cluster();
+    refusal(|pod| pod.order(ALICE, "some-bucket", arguments))
+}
+
+fn expect(refused: &Refused, code: Code, words: &[&str]) {
+    assert_eq!(refused.code, code, "{refused}");
+    for word in words {
+        assert!(refused.message.contains(word), "`{word}` is not in: {refused}");
+    }
+}
+
+#[test]
+fn no_such_bucket() {
+    let refused = refusal(|pod| pod.order(ALICE, "no-such-bucket", &[]));
+    expect(&refused, Code::NoSuchBucket, &["`no-such-bucket`", "http://s3.test", "create it"]);
+}
+
+#[test]
+fn access_denied() {
+    bucket(BOB, "bobs-own");
+    let refused = refusal(|pod| pod.order(ALICE, "bobs-own", &[]));
+    expect(&refused, Code::AccessDenied, &["`bobs-own`", "allow these credentials"]);
+}
+
+#[test]
+fn wrong_secret() {
+    bucket(ALICE, "wrong-secret");
+    let wrong = Account { secret_key: "not-the-secret-of-alice", ..ALICE };
+    let refused = refusal(|pod| pod.order(wrong, "wrong-secret", &[]));
+    expect(&refused, Code::WrongSecret, &["secret key", "correct"]);
+}
+
+#[test]
+fn unknown_key() {
+    bucket(ALICE, "unknown-key");
+    let unknown = Account { access_key: "AKIANOBODY", ..ALICE };
+    let refused = refusal(|pod| pod.order(unknown, "unknown-key", &[]));
+    expect(&refused, Code::UnknownKey, &["access key"]);
+}
+
+#[test]
+fn no_credentials() {
+    bucket(ALICE, "no-credentials");
+    let refused = refusal(|pod| {
+        let order = pod.order(ALICE, "no-credentials", &[]);
+        with(order, "AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
+    });
+    expect(&refused, Code::NoCredentials, &["/no/such/file"]);
+    let refused = refusal(|pod| {
+        let order = pod.order(ALICE, "no-credentials", &[]);
+        let order = with(order, "AWS_SHARED_CREDENTIALS_FILE", "");
+        with(order, "AWS_PROFILE", "")
+    });
+    expect(&refused, Code::NoCredentials, &["provide them"]);
+}
+
+#[test]
+fn endpoint_unreachable() {
+    cluster();
+    for (endpoint, place) in
+        [("http://10.99.0.1:9", "10.99.0.1:9"), ("http://10.255.255.1", "10.255.255.1:80")]
+    {
+        let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", endpoint));
+        expect(&refused, Code::EndpointUnreachable, &[place, "is the S3 server running"]);
+    }
+}
+
+#[test]
+fn unknown_host() {
+    cluster();
+    let refused = refusal(|pod| {
+        let order = pod.order(ALICE, "some-bucket", &[]);
+        with(order, "AWS_ENDPOINT_URL", "http://no-such-host.test")
+    });
+    expect(&refused, Code::UnknownHost, &["`no-such-host.test`", "DNS"]);
+}
+
+#[test]
+fn untrusted_certificate() {
+    cluster();
+    let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS));
+    expect(&refused, Code::UntrustedCertificate, &["s3.test:443", "UnknownIssuer", "authority"]);
+}
+
+#[test]
+fn wrong_region() {
+    bucket(ALICE, "wrong-region");
+    let refused = refusal(|pod| with(pod.order(ALICE, "wrong-region", &[]), "AWS_REGION", "eu-nowhere-1"));
+    expect(&refused, Code::WrongRegion, &["eu-nowhere-1", "correct the region"]);
+}
+
+#[test]
+fn bad_options() {
+    for (arguments, words) in [
+        (&["--allow-deletes"][..], "'--allow-deletes'"),
+        (&["--uid=root"], "'root'"),
+        (&["--auto-unmount"], "auto-unmount"),
+        (&["--endpoint-url=s3.test"], "http:// or https://"),
+        (&["--ca-bundle=/no/file"], "/no/file"),
+        (&["--part-size=1024"], "part size"),
+    ] {
+        let refused = with_arguments(arguments);
+        expect(&refused, Code::BadOption, &[words]);
+    }
+}
+
+#[test]
+fn prefix_without_slash() {
+    expect(&with_arguments(&["--prefix=data"]), Code::BadPrefix, &["`data`", "write `data/`"]);
+}
+
+#[test]
+fn cache_not_writable() {
+    expect(&with_arguments(&["--cache=/no/such/folder"]), Code::CacheNotWritable, &["/no/such/folder"]);
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let argument = format!("--cache={}", folder.path().display());
+    let refused = refusal(|pod| pod.order(ALICE, "some-bucket", &[&argument]));
+    expect(&refused, Code::CacheNotWritable, &["Permission denied"]);
+}
+
+/// A server that accepts and never answers.
+#[test]
+fn time_out() {
+    cluster();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let silent = std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept() {
+            held.push(stream);
+            if held.len() > 50 {
+                break;
+            }
+        }
+    });
+    let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", &endpoint));
+    expect(&refused, Code::TimedOut, &[&endpoint, "did not answer"]);
+    drop(silent);
+}
+
+#[test]
+fn append_to_a_bucket_that_cannot() {
+    bucket(ALICE, "no-append");
+    let refused = refusal(|pod| pod.order(ALICE, "no-append", &["--incremental-upload"]));
+    expect(&refused, Code::BadOption, &["incremental-upload", "loses data"]);
+}

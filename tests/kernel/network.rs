@@ -1,0 +1,152 @@
+//! Who is talked to, and how.
+
+use std::fs;
+use std::process::Command;
+
+use mounter::order::Order;
+use mounter::reply::Code;
+use s3_csi_tests::cluster;
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
+use s3_csi_tests::relay::Relay;
+use xtask::command::{capture, run};
+use xtask::s3::{ALICE, ENDPOINT_TLS};
+
+const SERVER: Option<&str> = Some("s3.test:80");
+
+fn without(mut order: Order, arguments: &[&str]) -> Order {
+    order.arguments.retain(|argument| !arguments.contains(&argument.as_str()));
+    order
+}
+
+/// Packets to the cloud's metadata address vanish, and are counted.
+#[test]
+fn the_clouds_metadata_address_is_never_asked() {
+    const METADATA: &str = "169.254.169.254";
+    bucket(ALICE, "no-metadata");
+    let out = |arguments: &[&str]| run(Command::new("iptables").arg("-w").args(arguments)).unwrap();
+    out(&["-I", "OUTPUT", "-d", METADATA, "-j", "DROP"]);
+    run(Command::new("ip").args(["route", "replace", METADATA, "dev", "lo"])).unwrap();
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, "no-metadata", &[]);
+    assert_eq!(served.list("").unwrap(), [""; 0]);
+    let keyless = MountpointPod::start();
+    let order = keyless.order(ALICE, "no-metadata", &[]);
+    let order = with(with(order, "AWS_SHARED_CREDENTIALS_FILE", ""), "AWS_PROFILE", "");
+    assert_eq!(keyless.mount(&order).map(drop).unwrap_err().code, Code::NoCredentials);
+    // Neither has a region by which to guess where it is.
+    let guessing = MountpointPod::start();
+    guessing.mount(&with(guessing.order(ALICE, "no-metadata", &[]), "AWS_REGION", "")).unwrap();
+    let rules = capture(Command::new("iptables").args(["-w", "-nvxL", "OUTPUT"])).unwrap();
+    let packets =
+        rules.lines().find(|line| line.contains(METADATA)).unwrap().split_whitespace().next().unwrap();
+    assert_eq!(packets, "0", "{rules}");
+    out(&["-D", "OUTPUT", "-d", METADATA, "-j", "DROP"]);
+}
+
+#[test]
+fn a_private_authority_is_trusted_when_it_is_given() {
+    let client = bucket(ALICE, "with-tls");
+    client.put("with-tls", "file", b"private").unwrap();
+    let authority = fs::read(cluster().authority()).unwrap();
+    for by_option in [true, false] {
+        let pod = MountpointPod::start();
+        let file = pod.comm.path().join("authority.crt");
+        fs::write(&file, &authority).unwrap();
+        let file = file.to_str().unwrap();
+        let option = format!("--ca-bundle={file}");
+        let arguments = if by_option { vec![option.as_str()] } else { vec![] };
+        let order = with(pod.order(ALICE, "with-tls", &arguments), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
+        let order = if by_option { order } else { with(order, "AWS_CA_BUNDLE", file) };
+        let served = pod.mount(&order).unwrap();
+        assert_eq!(served.read("file").unwrap(), b"private");
+    }
+}
+
+#[test]
+fn a_proxy_is_used_when_it_is_given() {
+    bucket(ALICE, "with-proxy").put("with-proxy", "file", b"proxied").unwrap();
+    let proxy = Relay::to(None);
+    let pod = MountpointPod::start();
+    let file = pod.comm.path().join("authority.crt");
+    fs::copy(cluster().authority(), &file).unwrap();
+    let order = with(pod.order(ALICE, "with-proxy", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
+    let order = with(with(order, "AWS_CA_BUNDLE", file.to_str().unwrap()), "HTTPS_PROXY", &proxy.url());
+    let served = pod.mount(&order).unwrap();
+    assert_eq!(served.read("file").unwrap(), b"proxied");
+    assert!(proxy.heard().contains("CONNECT s3.test:443"), "{}", proxy.heard());
+}
+
+#[test]
+fn buckets_are_found_by_path_and_by_host_name() {
+    bucket(ALICE, "by-name").put("by-name", "file", b"x").unwrap();
+    let by_host = MountpointPod::start();
+    let order = without(by_host.order(ALICE, "by-name", &[]), &["--force-path-style"]);
+    assert_eq!(by_host.mount(&order).unwrap().read("file").unwrap(), b"x");
+
+    let relay = Relay::to(SERVER);
+    let by_path = MountpointPod::start();
+    let order = with(by_path.order(ALICE, "by-name", &[]), "AWS_ENDPOINT_URL", &relay.url());
+    assert_eq!(by_path.mount(&order).unwrap().read("file").unwrap(), b"x");
+    assert!(relay.heard().contains("GET /by-name/file "), "{}", relay.heard());
+}
+
+#[test]
+fn the_endpoint_can_be_an_option() {
+    bucket(ALICE, "endpoint-option");
+    let relay = Relay::to(SERVER);
+    let pod = MountpointPod::start();
+    let option = format!("--endpoint-url={}", relay.url());
+    let order =
+        with(pod.order(ALICE, "endpoint-option", &[&option, "--region=us-east-1"]), "AWS_ENDPOINT_URL", "");
+    let order = with(order, "AWS_REGION", "");
+    assert_eq!(pod.mount(&order).unwrap().list("").unwrap(), [""; 0]);
+    assert!(relay.heard().contains("GET /endpoint-option/"));
+}
+
+#[test]
+fn the_server_learns_who_asks() {
+    bucket(ALICE, "user-agent");
+    let relay = Relay::to(SERVER);
+    let pod = MountpointPod::start();
+    let prefix = "--user-agent-prefix=s3-csi-driver/1.2.3 credential-source#secret";
+    let order = with(pod.order(ALICE, "user-agent", &[prefix]), "AWS_ENDPOINT_URL", &relay.url());
+    pod.mount(&order).unwrap();
+    let heard = relay.heard();
+    let agent = heard
+        .lines()
+        .find_map(|line| line.to_ascii_lowercase().strip_prefix("user-agent: ").map(str::to_owned));
+    let own =
+        concat!("s3-csi-driver/1.2.3 credential-source#secret s3-csi-mountpoint/", env!("CARGO_PKG_VERSION"));
+    assert!(agent.as_ref().is_some_and(|agent| agent.starts_with(own)), "{agent:?}");
+}
+
+#[test]
+fn requests_can_be_unsigned() {
+    let client = bucket(ALICE, "open-to-all");
+    client.put("open-to-all", "file", b"public").unwrap();
+    let pod = MountpointPod::start();
+    let order = pod.order(ALICE, "open-to-all", &["--no-sign-request"]);
+    assert_eq!(pod.mount(&order).map(drop).unwrap_err().code, Code::AccessDenied);
+    let policy = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
+        "Action":["s3:GetObject","s3:ListBucket"],
+        "Resource":["arn:aws:s3:::open-to-all","arn:aws:s3:::open-to-all/*"]}]}"#;
+    client.put_policy("open-to-all", policy).unwrap();
+    assert_eq!(pod.mount(&order).unwrap().read("file").unwrap(), b"public");
+}
+
+#[test]
+fn the_number_of_attempts_can_be_set() {
+    bucket(ALICE, "attempts").put("attempts", "file", b"x").unwrap();
+    let requests = |attempts: &str| {
+        let relay = Relay::to(SERVER);
+        let pod = MountpointPod::start();
+        let order = with(pod.order(ALICE, "attempts", &[]), "AWS_ENDPOINT_URL", &relay.url());
+        let served = pod.mount(&with(order, "AWS_MAX_ATTEMPTS", attempts)).unwrap();
+        relay.break_server();
+        served.touch("file", |path| fs::metadata(path).map(drop)).unwrap_err();
+        relay.refused()
+    };
+    // A name is looked up as an object and as a folder at once, and the first failure ends both.
+    let (two, four) = (requests("2"), requests("4"));
+    assert!((2..=4).contains(&two) && (5..=8).contains(&four), "{two} and {four} requests");
+}

@@ -1,0 +1,354 @@
+//! What happens to data when things go wrong, or when a program asks for what S3 cannot do. `docs/semantics.md` lists
+//! these tests: whoever changes one changes a promise.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::relay::Relay;
+use s3_csi_tests::within;
+use xtask::s3::{ALICE, Client};
+
+/// Everything that a user may ask for.
+const ALL: &[&str] = &["--allow-delete", "--allow-overwrite"];
+
+fn served(name: &str) -> (Client, MountpointPod, Served) {
+    let client = bucket(ALICE, name);
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, name, ALL);
+    (client, pod, served)
+}
+
+/// The same through a relay, and with few attempts, so that failures come soon.
+fn relayed(name: &str) -> (Client, MountpointPod, Served, Relay) {
+    let client = bucket(ALICE, name);
+    let relay = Relay::to(Some("s3.test:80"));
+    let pod = MountpointPod::start();
+    let order = with(pod.order(ALICE, name, ALL), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&with(order, "AWS_MAX_ATTEMPTS", "2")).unwrap();
+    (client, pod, served, relay)
+}
+
+fn kill_server(served: &Served) {
+    let pid = i32::try_from(served.facts.pid).ok().and_then(Pid::from_raw).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// An open file, used on threads with a deadline. Never duplicated: the first close of a duplicate ends an upload.
+struct Open(Arc<File>);
+
+impl Open {
+    fn new(path: PathBuf, options: &fs::OpenOptions) -> std::io::Result<Self> {
+        let options = options.clone();
+        within("opening", LIMIT, move || options.open(path)).map(|file| Self(Arc::new(file)))
+    }
+
+    /// For writing, from nothing.
+    fn create(path: PathBuf) -> std::io::Result<Self> {
+        Self::new(path, File::options().write(true).create(true).truncate(true))
+    }
+
+    fn use_it<T: Send + 'static>(&self, what: &str, act: impl FnOnce(&File) -> T + Send + 'static) -> T {
+        let file = Arc::clone(&self.0);
+        within(what, LIMIT, move || act(&file))
+    }
+
+    fn write(&self, content: Vec<u8>) -> std::io::Result<()> {
+        self.use_it("writing", move |mut file| file.write_all(&content))
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        self.use_it("fsync", File::sync_all)
+    }
+
+    fn read_some(&self) {
+        self.use_it("the beginning", |mut file| file.read_exact(&mut [0; 4096]).unwrap());
+    }
+
+    fn read_rest(&self) -> std::io::Result<Vec<u8>> {
+        self.use_it("the rest", |mut file| {
+            let mut rest = Vec::new();
+            file.read_to_end(&mut rest).map(|_| rest)
+        })
+    }
+
+    fn close(self) {
+        within("close", LIMIT, move || drop(self.0));
+    }
+}
+
+/// A program that writes what it is fed, byte for byte, and looks at every error.
+fn feed(path: &Path) -> std::process::Child {
+    Command::new("dd")
+        // With a block size, what comes is written as it comes.
+        .args([format!("of={}", path.display()), "bs=64K".to_owned()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+/// How many bytes a process has written so far.
+fn written(pid: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("wchar: ")?.parse().ok()).unwrap()
+}
+
+#[test]
+fn a_rename_is_refused_and_both_files_stay() {
+    let (client, _pod, served) = served("renames");
+    client.put("renames", "from", b"source").unwrap();
+    client.put("renames", "to", b"destination").unwrap();
+    client.put("renames", "folder/file", b"x").unwrap();
+    let rename = |from: &str, to: &str| {
+        let to = served.path(to);
+        served.touch(from, move |path| fs::rename(path, to))
+    };
+    for (from, to) in [("from", "to"), ("from", "new"), ("from", "folder/new"), ("folder", "folder2")] {
+        let error = rename(from, to).unwrap_err();
+        assert!([38, 95, 1].contains(&error.raw_os_error().unwrap()), "{from} to {to}: {error}");
+    }
+    assert_eq!(client.get("renames", "from").unwrap(), b"source");
+    assert_eq!(client.get("renames", "to").unwrap(), b"destination");
+    assert_eq!(client.objects("renames", "").unwrap(), ["folder/file", "from", "to"]);
+}
+
+/// `mv` falls back to copy and delete when a rename is refused across file systems only: the error reaches the user.
+#[test]
+fn mv_fails_and_loses_nothing() {
+    let (client, _pod, served) = served("mv-fails");
+    client.put("mv-fails", "from", b"source").unwrap();
+    let (from, to) = (served.path("from"), served.path("to"));
+    let status = within("mv", LIMIT, move || {
+        Command::new("mv").arg(from).arg(to).stderr(Stdio::null()).status().unwrap()
+    });
+    assert!(!status.success());
+    assert_eq!(client.get("mv-fails", "from").unwrap(), b"source");
+    assert_eq!(client.objects("mv-fails", "").unwrap(), ["from"]);
+}
+
+#[test]
+fn appending_is_refused_and_the_file_stays() {
+    let (client, _pod, served) = served("appends");
+    client.put("appends", "old", b"first line\n").unwrap();
+    let append = |name: &str| {
+        served.touch(name, |path| {
+            let mut file = File::options().append(true).create(true).open(path)?;
+            file.write_all(b"second line\n")?;
+            file.sync_all()
+        })
+    };
+    append("old").unwrap_err();
+    assert_eq!(client.get("appends", "old").unwrap(), b"first line\n");
+    append("new").unwrap();
+    assert_eq!(client.get("appends", "new").unwrap(), b"second line\n", "to nothing it is a write");
+    append("new").unwrap_err();
+    assert_eq!(client.get("appends", "new").unwrap(), b"second line\n");
+}
+
+#[test]
+fn changing_a_file_in_place_is_refused_and_the_file_stays() {
+    let (client, _pod, served) = served("in-place");
+    client.put("in-place", "file", b"0123456789").unwrap();
+    for options in [File::options().write(true), File::options().read(true).write(true)] {
+        let outcome = Open::new(served.path("file"), options).and_then(|file| {
+            file.use_it("writing", |file| file.write_all_at(b"X", 3).and_then(|()| file.sync_all()))
+        });
+        outcome.unwrap_err();
+    }
+    assert_eq!(client.get("in-place", "file").unwrap(), b"0123456789");
+}
+
+#[test]
+fn truncating_works_to_nothing_and_is_refused_to_anything_else() {
+    let (client, _pod, served) = served("truncates");
+    client.put("truncates", "file", b"0123456789").unwrap();
+    for length in [5, 20] {
+        let cut = served.touch("file", move |path| File::options().write(true).open(path)?.set_len(length));
+        cut.unwrap_err();
+        assert_eq!(client.get("truncates", "file").unwrap(), b"0123456789", "to {length}");
+    }
+    // Emptied only when the writer has closed it.
+    served.touch("file", |path| File::create(path).map(drop)).unwrap();
+    eventually("the file is empty", || client.get("truncates", "file").unwrap().is_empty());
+}
+
+#[test]
+fn an_overwritten_file_is_read_whole_or_not_at_all() {
+    const SIZE: usize = 40 << 20;
+    for outside in [false, true] {
+        let name = if outside { "swapped-outside" } else { "swapped-inside" };
+        let (client, _pod, served) = served(name);
+        client.put(name, "file", &vec![b'a'; SIZE]).unwrap();
+        let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
+        reader.read_some();
+        let swapped = if outside {
+            client.put(name, "file", &vec![b'b'; SIZE]).map_err(std::io::Error::other)
+        } else {
+            served.write("file", vec![b'b'; SIZE])
+        };
+        let rest = reader.read_rest();
+        match rest {
+            // The reader of a file that others replace elsewhere: all of the old one, or an error.
+            Ok(rest) if outside => assert!(rest.iter().all(|byte| *byte == b'a'), "a mixture was read"),
+            // On the same node it is one file, as on any file system: what is written is read at once.
+            Ok(rest) => assert!(rest.iter().all(|byte| [b'a', b'b'].contains(byte))),
+            Err(_) => {}
+        }
+        let now = client.get(name, "file").unwrap();
+        let expected = if swapped.is_ok() { b'b' } else { b'a' };
+        assert!(now.len() == SIZE && now.iter().all(|byte| *byte == expected), "{name}: {swapped:?}");
+    }
+}
+
+#[test]
+fn two_writers_of_one_file_do_not_mix() {
+    let (client, _pod, served) = served("two-writers");
+    let first = Open::create(served.path("file")).unwrap();
+    first.write(b"first".to_vec()).unwrap();
+    let second = Open::create(served.path("file")).and_then(|second| second.write(b"second".to_vec()));
+    assert!(second.is_err(), "the second writer is refused");
+    first.sync().unwrap();
+    first.close();
+    assert_eq!(client.get("two-writers", "file").unwrap(), b"first");
+}
+
+/// A shell does so with `exec 3>file; echo a >&3; echo b >&3`: the first `echo` closes its copy of the descriptor.
+#[test]
+fn what_is_written_after_a_close_is_an_error_not_a_loss() {
+    let (client, _pod, served) = served("closed-early");
+    let script = "exec 3>\"$1\"; echo a >&3 && echo b >&3";
+    let path = served.path("file");
+    let status = within("the shell", LIMIT, move || {
+        Command::new("sh").args(["-c", script, "sh"]).arg(path).stderr(Stdio::null()).status().unwrap()
+    });
+    assert!(!status.success());
+    assert_eq!(client.get("closed-early", "file").unwrap(), b"a\n");
+}
+
+#[test]
+fn a_failed_upload_is_an_error_for_the_writer_and_the_old_file_stays() {
+    let (client, _pod, served, relay) = relayed("failed-upload");
+    client.put("failed-upload", "file", b"old").unwrap();
+    for name in ["file", "new"] {
+        let file = Open::create(served.path(name)).unwrap();
+        file.write(vec![b'n'; 1 << 20]).unwrap();
+        relay.cut();
+        assert!(file.sync().is_err(), "{name}: fsync must not lie");
+        file.close();
+        relay.mend();
+    }
+    assert_eq!(client.get("failed-upload", "file").unwrap(), b"old");
+    assert_eq!(client.objects("failed-upload", "").unwrap(), ["file"]);
+}
+
+/// Programs that never call fsync learn it from close, as `cp` does.
+#[test]
+fn cp_fails_when_its_upload_fails() {
+    let (client, _pod, served, relay) = relayed("failed-cp");
+    let source = tempfile::NamedTempFile::new().unwrap();
+    fs::write(source.path(), vec![b'x'; 4 << 20]).unwrap();
+    let mut dd = feed(&served.path("fed"));
+    let mut input = dd.stdin.take().unwrap();
+    input.write_all(&vec![b'x'; 1 << 20]).unwrap();
+    eventually("the file is begun", || served.list("").unwrap() == ["fed"]);
+    relay.cut();
+    drop(input);
+    let status = within("dd", LIMIT * 2, move || dd.wait().unwrap());
+    assert!(!status.success(), "dd looks at what close says");
+    relay.mend();
+    assert_eq!(client.objects("failed-cp", "").unwrap(), [""; 0], "nothing half-written");
+    relay.cut();
+    let copy = served.path("copied");
+    let source = source.path().to_owned();
+    let status = within("cp", LIMIT * 2, move || {
+        Command::new("cp").arg(source).arg(copy).stderr(Stdio::null()).status().unwrap()
+    });
+    assert!(!status.success());
+    relay.mend();
+    assert_eq!(client.objects("failed-cp", "").unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
+    let (client, mut pod, served) = served("killed-writing");
+    client.put("killed-writing", "file", b"old").unwrap();
+    let mut open = Vec::new();
+    for name in ["file", "new"] {
+        let file = Open::create(served.path(name)).unwrap();
+        file.write(vec![b'n'; 20 << 20]).unwrap();
+        open.push(file);
+    }
+    kill_server(&served);
+    for file in open {
+        assert!(file.write(vec![b'n'; 1 << 20]).and_then(|()| file.sync()).is_err());
+        file.close();
+    }
+    assert_eq!(client.get("killed-writing", "file").unwrap(), b"old");
+    assert_eq!(client.objects("killed-writing", "").unwrap(), ["file"]);
+    assert_eq!(pod.ended().code(), Some(1));
+}
+
+#[test]
+fn a_killed_server_is_an_error_for_its_readers_and_no_hang() {
+    let (client, mut pod, served) = served("killed-reading");
+    client.put("killed-reading", "file", &vec![b'a'; 40 << 20]).unwrap();
+    let file = Open::new(served.path("file"), File::options().read(true)).unwrap();
+    file.read_some();
+    kill_server(&served);
+    file.read_rest().unwrap_err();
+    assert_eq!(pod.ended().code(), Some(1));
+}
+
+/// As on any file system: what a program had written when it died is there.
+#[test]
+fn a_killed_writer_leaves_what_it_had_written() {
+    let (client, _pod, served) = served("killed-writer");
+    let mut dd = feed(&served.path("file"));
+    let mut input = dd.stdin.take().unwrap();
+    input.write_all(b"half").unwrap();
+    eventually("the file is begun", || served.list("").unwrap() == ["file"]);
+    assert_eq!(client.objects("killed-writer", "").unwrap(), [""; 0], "not before it is closed");
+    eventually("the bytes have arrived", || written(dd.id()) >= 4);
+    dd.kill().unwrap();
+    within("dd's end", LIMIT, move || dd.wait().unwrap());
+    eventually("it is an object", || client.get("killed-writer", "file").is_ok_and(|it| it == b"half"));
+}
+
+#[test]
+fn a_full_cache_disk_only_makes_it_slower() {
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", folder.path(), "tmpfs", flags, c"size=2m").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let client = bucket(ALICE, "full-cache");
+    let content: Vec<u8> = (0..24_usize << 20).map(|at| u8::try_from(at / 4099 % 251).unwrap()).collect();
+    client.put("full-cache", "file", &content).unwrap();
+    let pod = MountpointPod::start();
+    let cache = format!("--cache={}", folder.path().display());
+    let served = pod.serve(ALICE, "full-cache", &[&cache, "--max-cache-size=1000"]);
+    for _ in 0..2 {
+        assert!(served.read("file").unwrap() == content);
+    }
+    drop(served);
+    rustix::mount::unmount(folder.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn what_objects_cannot_hold_is_refused_not_forgotten() {
+    let (client, _pod, served) = served("metadata");
+    client.put("metadata", "file", b"x").unwrap();
+    let link = served.path("link");
+    served.touch("file", move |path| symlink(path, link)).unwrap_err();
+    let link = served.path("hard");
+    served.touch("file", move |path| fs::hard_link(path, link)).unwrap_err();
+    served.touch("file", |path| fs::set_permissions(path, fs::Permissions::from_mode(0o600))).unwrap_err();
+    served.touch("file", |path| std::os::unix::fs::chown(path, Some(77), None)).unwrap_err();
+    assert_eq!(client.objects("metadata", "").unwrap(), ["file"]);
+}

@@ -1,0 +1,276 @@
+//! What runs in a Mountpoint Pod, without Kubernetes around it: the mounter as an unprivileged user, a folder shared
+//! with it, and the node's part played by the test.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::fs::{self, File};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use mounter::channel::{connect, hand_over, open_fuse};
+use mounter::order::Order;
+use mounter::reply::{Refused, Reply, Serving};
+use mounter::{EXIT, SOCKET};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use tempfile::TempDir;
+use xtask::s3::{Account, Client, ENDPOINT, REGION};
+
+use crate::{cluster, within};
+
+/// The user and group of Mountpoint Pods.
+pub const USER: u32 = 1000;
+/// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// One Mountpoint Pod. Its end takes the mounts and processes along.
+pub struct MountpointPod {
+    pub comm: TempDir,
+    pub process: Child,
+    log: PathBuf,
+    pub termination_log: PathBuf,
+}
+
+impl MountpointPod {
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+
+    /// With these arguments for the mounter.
+    pub fn start_with(arguments: &[&str]) -> Self {
+        let comm = tempfile::tempdir_in("/run").unwrap();
+        // As kubelet makes it for a pod with an fsGroup.
+        chown(comm.path(), Some(0), Some(USER)).unwrap();
+        fs::set_permissions(comm.path(), fs::Permissions::from_mode(0o2777)).unwrap();
+        let pod = Self::start_in(comm, arguments);
+        pod.listening();
+        pod
+    }
+
+    fn start_in(comm: TempDir, arguments: &[&str]) -> Self {
+        let log = comm.path().join("log");
+        let termination_log = comm.path().join("termination-log");
+        File::create(&termination_log).unwrap();
+        fs::set_permissions(&termination_log, fs::Permissions::from_mode(0o666)).unwrap();
+        let output = File::options().create(true).append(true).open(&log).unwrap();
+        let process = Command::new(programs().join("s3-csi-mounter"))
+            .arg("--comm")
+            .arg(comm.path())
+            .arg("--termination-log")
+            .arg(&termination_log)
+            .args(arguments)
+            .uid(USER)
+            .gid(USER)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Self { comm, process, log, termination_log }
+    }
+
+    /// The same pod after its container was started anew.
+    pub fn restart(mut self) -> Self {
+        let _ = self.process.kill();
+        self.process.wait().unwrap();
+        let comm = std::mem::replace(&mut self.comm, tempfile::tempdir_in("/run").unwrap());
+        drop(self);
+        Self::start_in(comm, &[])
+    }
+
+    pub fn listening(&self) {
+        eventually("the mounter listens", || connect(self.comm.path()).is_ok());
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.comm.path().join(SOCKET)
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Writes the account's keys as the node would, atomically.
+    pub fn provide(&self, access_key: &str, secret_key: &str) {
+        let text = format!("[volume]\naws_access_key_id={access_key}\naws_secret_access_key={secret_key}\n");
+        let draft = self.comm.path().join(".credentials");
+        fs::write(&draft, text).unwrap();
+        chown(&draft, Some(0), Some(USER)).unwrap();
+        fs::set_permissions(&draft, fs::Permissions::from_mode(0o640)).unwrap();
+        fs::rename(draft, self.comm.path().join("credentials")).unwrap();
+    }
+
+    /// An order for the bucket with the account's keys and these arguments.
+    pub fn order(&self, account: Account, bucket: &str, arguments: &[&str]) -> Order {
+        self.provide(account.access_key, account.secret_key);
+        let credentials = self.comm.path().join("credentials");
+        let environment = [
+            ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
+            ("AWS_PROFILE", "volume"),
+            ("AWS_ENDPOINT_URL", ENDPOINT),
+            ("AWS_REGION", REGION),
+        ];
+        // As the node sets them: the server has one name, and the workloads are of any user.
+        let all = ["--allow-other", "--force-path-style"].iter().chain(arguments);
+        Order {
+            volume_id: format!("volume-of-{bucket}"),
+            bucket: bucket.to_owned(),
+            arguments: all.map(|argument| (*argument).to_owned()).collect(),
+            environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+        }
+    }
+
+    /// The node's part: mounts and hands over.
+    pub fn mount(&self, order: &Order) -> Result<Served, Refused> {
+        let (point, device) = mount_fuse(false);
+        match hand_over(self.comm.path(), order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
+            Reply::Serving(facts) => Ok(Served { point, facts }),
+            Reply::Refused(refused) => {
+                unmount(point.path(), UnmountFlags::DETACH).unwrap();
+                Err(refused)
+            }
+        }
+    }
+
+    /// A mount of the bucket that must work.
+    pub fn serve(&self, account: Account, bucket: &str, arguments: &[&str]) -> Served {
+        self.mount(&self.order(account, bucket, arguments)).unwrap_or_else(|refused| {
+            panic!("{refused}\n{}", self.log());
+        })
+    }
+
+    /// Asks for the end, as the node does before it unmounts.
+    pub fn ask_to_exit(&self) {
+        File::create(self.comm.path().join(EXIT)).unwrap();
+    }
+
+    pub fn ended(&mut self) -> ExitStatus {
+        let process = &mut self.process;
+        let mut status = None;
+        eventually("the mounter ends", || {
+            status = process.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for MountpointPod {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = self.log();
+            let lines: Vec<&str> = log.lines().collect();
+            println!("the mounter's last lines:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+        }
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A bucket that is being served.
+pub struct Served {
+    point: TempDir,
+    pub facts: Serving,
+}
+
+impl Served {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.point.path().join(name)
+    }
+
+    /// Touches the mount on a thread with a deadline.
+    pub fn touch<T: Send + 'static>(&self, name: &str, act: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+        let path = self.path(name);
+        within(&format!("{}", path.display()), LIMIT, move || act(&path))
+    }
+
+    pub fn read(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        self.touch(name, |path| fs::read(path))
+    }
+
+    pub fn write(&self, name: &str, content: impl Into<Vec<u8>>) -> std::io::Result<()> {
+        let content = content.into();
+        self.touch(name, move |path| fs::write(path, content))
+    }
+
+    /// The names in a folder, sorted.
+    pub fn list(&self, name: &str) -> std::io::Result<Vec<String>> {
+        self.touch(name, |path| {
+            let entries = fs::read_dir(path)?.collect::<std::io::Result<Vec<_>>>()?;
+            let mut names: Vec<String> =
+                entries.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
+            names.sort();
+            Ok(names)
+        })
+    }
+
+    pub fn unmount(&self) {
+        unmount(self.point.path(), UnmountFlags::empty()).unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Without waiting for anybody who still holds it; it may be unmounted already.
+        let _ = unmount(self.point.path(), UnmountFlags::DETACH);
+    }
+}
+
+/// Opens the device and mounts it on a folder of its own, as the node does.
+pub fn mount_fuse(read_only: bool) -> (TempDir, OwnedFd) {
+    cluster();
+    let point = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(point.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let device = open_fuse().unwrap();
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
+    flags.set(MountFlags::RDONLY, read_only);
+    mount("mountpoint-s3", point.path(), "fuse", flags, CString::new(options).unwrap().as_c_str()).unwrap();
+    (point, device.into())
+}
+
+/// A bucket of the account's own, made for one test.
+pub fn bucket(account: Account, name: &str) -> Client {
+    cluster();
+    let client = Client::new(ENDPOINT, account).unwrap();
+    client.create_bucket(name).unwrap();
+    client
+}
+
+/// Copies of the programs where an unprivileged user can start them.
+fn programs() -> &'static Path {
+    static COPIES: OnceLock<TempDir> = OnceLock::new();
+    let copies = COPIES.get_or_init(|| {
+        let built = PathBuf::from(std::env::var_os("S3_CSI_PROGRAMS").expect("started by: cargo xtask test"));
+        let folder = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for program in ["s3-csi-mounter", "s3-csi-mountpoint"] {
+            fs::copy(built.join(program), folder.path().join(program)).unwrap();
+        }
+        folder
+    });
+    copies.path()
+}
+
+/// Looks again and again until it is so.
+pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
+    let until = Instant::now() + LIMIT;
+    while !look() {
+        assert!(Instant::now() < until, "{what}: not within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Of an environment, with one variable set to something else.
+pub fn with(order: Order, name: &str, value: &str) -> Order {
+    let environment: BTreeMap<_, _> =
+        order.environment.into_iter().chain([(name.to_owned(), value.to_owned())]).collect();
+    Order { environment, ..order }
+}

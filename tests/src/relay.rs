@@ -1,0 +1,134 @@
+//! Stands between a client and the S3 server: counts, listens, and cuts the line on command.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+/// As much as is kept of what clients said.
+const KEPT: usize = 1 << 20;
+
+#[derive(Clone)]
+pub struct Relay(Arc<State>);
+
+struct State {
+    address: SocketAddr,
+    cut: AtomicBool,
+    broken: AtomicBool,
+    refused: AtomicUsize,
+    heard: Mutex<Vec<u8>>,
+    lines: Mutex<Vec<TcpStream>>,
+}
+
+impl Relay {
+    /// To this server; or, as a proxy, to wherever a client asks to be connected.
+    pub fn to(server: Option<&'static str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = State {
+            address: listener.local_addr().unwrap(),
+            cut: AtomicBool::new(false),
+            broken: AtomicBool::new(false),
+            refused: AtomicUsize::new(0),
+            heard: Mutex::default(),
+            lines: Mutex::default(),
+        };
+        let relay = Self(Arc::new(state));
+        let accepting = relay.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let relay = accepting.clone();
+                if accepting.0.broken.load(Ordering::Relaxed) {
+                    thread::spawn(move || relay.refuse(client));
+                } else if !accepting.0.cut.load(Ordering::Relaxed) {
+                    thread::spawn(move || relay.connect(client, server));
+                }
+            }
+        });
+        relay
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}", self.0.address)
+    }
+
+    /// Ends every connection, and every new one.
+    pub fn cut(&self) {
+        self.0.cut.store(true, Ordering::Relaxed);
+        for line in self.0.lines.lock().unwrap().drain(..) {
+            let _ = line.shutdown(Shutdown::Both);
+        }
+    }
+
+    pub fn mend(&self) {
+        self.0.cut.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on every request is answered with an internal error.
+    pub fn break_server(&self) {
+        self.cut();
+        self.0.broken.store(true, Ordering::Relaxed);
+    }
+
+    /// How many requests were answered so.
+    pub fn refused(&self) -> usize {
+        self.0.refused.load(Ordering::Relaxed)
+    }
+
+    /// The beginning of what clients said, in whatever order.
+    pub fn heard(&self) -> String {
+        String::from_utf8_lossy(&self.0.heard.lock().unwrap()).into_owned()
+    }
+
+    fn connect(&self, mut client: TcpStream, server: Option<&str>) {
+        let Some(server) = server.map(str::to_owned).or_else(|| self.asked(&mut client)) else { return };
+        let Ok(server) = TcpStream::connect(server) else { return };
+        self.0.lines.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+        let (mut up, mut down) =
+            ((client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client));
+        let relay = self.clone();
+        thread::spawn(move || relay.copy(&mut up.0, &mut up.1, true));
+        self.copy(&mut down.0, &mut down.1, false);
+    }
+
+    fn refuse(&self, mut client: TcpStream) {
+        while head(&mut client).is_some() {
+            self.0.refused.fetch_add(1, Ordering::Relaxed);
+            let _ = client.write_all(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n");
+        }
+    }
+
+    /// `CONNECT host:port HTTP/1.1`
+    fn asked(&self, client: &mut TcpStream) -> Option<String> {
+        let head = head(client)?;
+        self.0.heard.lock().unwrap().extend(head.as_bytes());
+        let place = head.strip_prefix("CONNECT ")?.split(' ').next()?.to_owned();
+        client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").ok()?;
+        Some(place)
+    }
+
+    fn copy(&self, from: &mut TcpStream, to: &mut TcpStream, keep: bool) {
+        let mut buffer = vec![0; 64 << 10];
+        while let Ok(read) = from.read(&mut buffer) {
+            if read == 0 || to.write_all(&buffer[..read]).is_err() {
+                break;
+            }
+            let mut heard = self.0.heard.lock().unwrap();
+            if keep && heard.len() < KEPT {
+                heard.extend(&buffer[..read]);
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+/// Of a request without a body.
+fn head(client: &mut TcpStream) -> Option<String> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        client.read_exact(&mut byte).ok()?;
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).ok()
+}

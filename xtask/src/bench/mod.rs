@@ -1,8 +1,12 @@
 //! `cargo xtask bench NAME`: where figures live. Nothing here passes or fails.
 
 mod controller;
+mod data;
 mod figures;
 mod ground;
+mod inside;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
@@ -16,6 +20,9 @@ pub struct Wanted {
     /// How often each thing is measured; each benchmark has a default of its own.
     #[arg(long)]
     repetitions: Option<usize>,
+    /// A `mount-s3` to compare with, where a benchmark can.
+    #[arg(long, value_name = "PATH")]
+    mount_s3: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -24,11 +31,14 @@ enum Name {
     Ground,
     /// The controller on an API server with 500 simulated nodes: latencies, a burst of 5,000 workloads, memory.
     Controller,
+    /// The mount process against plain requests to the same S3 server.
+    Data,
 }
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
+        Name::Data => data::measure(cache, wanted.repetitions, wanted.mount_s3.as_deref())?.publish("data"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

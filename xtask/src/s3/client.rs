@@ -1,5 +1,6 @@
 //! A client of a page: every request is a URL signed beforehand.
 
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use rusty_s3::signing::sign;
 use rusty_s3::{Bucket, Method, UrlStyle};
 use ureq::Agent;
 use ureq::http::Request;
+use ureq::http::request::Builder;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use url::Url;
 
@@ -118,12 +120,35 @@ impl Client {
         self.send(Method::Get, &[bucket, key], &[], &[])
     }
 
+    /// Some bytes of an object, as they come.
+    pub fn stream(&self, bucket: &str, key: &str, bytes: std::ops::Range<u64>) -> Result<impl Read + use<>> {
+        let request = self.request(Method::Get, &[bucket, key], &[])?;
+        let request = request.header("range", format!("bytes={}-{}", bytes.start, bytes.end - 1));
+        let answer = self.agent.run(request.body(())?)?;
+        anyhow::ensure!(answer.status() == 206, "the S3 server answered {}", answer.status());
+        Ok(answer.into_body().into_reader())
+    }
+
     pub fn delete(&self, bucket: &str, key: &str) -> Result<()> {
         self.send(Method::Delete, &[bucket, key], &[], &[]).map(drop)
     }
 
     /// `path` is nothing, a bucket, or a bucket and a key.
     fn send(&self, method: Method, path: &[&str], query: &[(&str, &str)], body: &[u8]) -> Result<Vec<u8>> {
+        let request = self.request(method, path, query)?.body(body)?;
+        let mut answer =
+            self.agent.run(request).with_context(|| format!("cannot reach {}", self.endpoint))?;
+        let content = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
+        if answer.status().is_success() {
+            return Ok(content);
+        }
+        let page = String::from_utf8_lossy(&content);
+        let first = |name| elements(&page, name).into_iter().next().unwrap_or_default();
+        Err(Refused { status: answer.status().as_u16(), code: first("Code"), message: first("Message") }
+            .into())
+    }
+
+    fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<Builder> {
         let bucket = |name: &str| Bucket::new(self.endpoint.clone(), UrlStyle::Path, name.to_owned(), REGION);
         let url = match path {
             [] => self.endpoint.clone(),
@@ -142,17 +167,7 @@ impl Client {
             query.iter().copied(),
             std::iter::empty::<(&str, &str)>(),
         );
-        let request = Request::builder().method(method.to_str()).uri(signed.as_str()).body(body)?;
-        let mut answer =
-            self.agent.run(request).with_context(|| format!("cannot reach {}", self.endpoint))?;
-        let content = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
-        if answer.status().is_success() {
-            return Ok(content);
-        }
-        let page = String::from_utf8_lossy(&content);
-        let first = |name| elements(&page, name).into_iter().next().unwrap_or_default();
-        Err(Refused { status: answer.status().as_u16(), code: first("Code"), message: first("Message") }
-            .into())
+        Ok(Request::builder().method(method.to_str()).uri(signed.as_str()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What `cargo xtask bench` runs inside a cluster: measures, and prints `{"key": [samples]}` on its last line.
+//! The controller with 500 simulated nodes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -21,6 +21,8 @@ use s3_csi_tests::Inside;
 use s3_csi_tests::controller::{Controller, MOUNTPOINT_NAMESPACE, install};
 use serde_json::json;
 
+use crate::Samples;
+
 /// As many as the controller writes at once: the API server is compared under the same load.
 const AT_ONCE: usize = 32;
 const NODES: usize = 500;
@@ -32,17 +34,7 @@ const RAW: usize = 1000;
 const QUICK: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_mins(5);
 
-type Samples = BTreeMap<&'static str, Vec<f64>>;
-
-#[tokio::main]
-async fn main() {
-    let what = std::env::args().nth(1);
-    assert_eq!(what.as_deref(), Some("controller"), "measure what? `controller`");
-    let samples = controller().await;
-    println!("{}", serde_json::to_string(&samples).unwrap());
-}
-
-async fn controller() -> Samples {
+pub(crate) async fn measure() -> Samples {
     let here = Inside::join("bench").await;
     install(&here.client).await;
     let bench = Bench { here, seen: Arc::default() };

@@ -1,0 +1,20 @@
+//! What `cargo xtask bench` runs inside a cluster: measures, and prints `{"key": [samples]}` on its last line.
+
+mod controller;
+mod data;
+
+use std::collections::BTreeMap;
+
+type Samples = BTreeMap<&'static str, Vec<f64>>;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let samples = match arguments.as_slice() {
+        ["controller"] => tokio::runtime::Runtime::new().unwrap().block_on(controller::measure()),
+        ["data"] => data::measure(None),
+        ["data", folder] => data::measure(Some(folder)),
+        _ => panic!("measure what? `controller` or `data`"),
+    };
+    println!("{}", serde_json::to_string(&samples).unwrap());
+}

@@ -1,0 +1,25 @@
+//! Files through the mount, beside the same bytes by plain requests.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::figures::Figures;
+use super::inside;
+use crate::cache::Cache;
+use crate::cluster::Profile;
+
+/// `mount_s3` is another program that serves buckets, measured in the same run.
+pub(super) fn measure(cache: &Cache, repetitions: Option<usize>, mount_s3: Option<&Path>) -> Result<Figures> {
+    let mut arguments = vec!["data"];
+    if let Some(program) = mount_s3 {
+        let folder = program.parent().and_then(Path::to_str).filter(|_| program.ends_with("mount-s3"));
+        arguments.push(folder.context("--mount-s3 must be the path of a program named mount-s3")?);
+    }
+    let samples = inside::measure(cache, Profile::Kernel, &arguments, repetitions.unwrap_or(1))?;
+    let mut figures = Figures::default();
+    for (key, samples) in samples {
+        figures.add(&key, samples);
+    }
+    Ok(figures)
+}

@@ -12,3 +12,24 @@ pub use inside::{Inside, cluster};
 pub use served::within;
 pub use stage::Stage;
 pub use wait::{Seen, eventually};
+
+#[cfg(test)]
+mod tests {
+    /// Each promise names its test, and each test its promise.
+    #[test]
+    fn the_documented_semantics_are_the_tested_ones() {
+        let page = include_str!("../../docs/semantics.md");
+        let rows = page.lines().filter(|line| line.starts_with('|')).skip(2);
+        let promised = rows.flat_map(|row| {
+            let tests = row.trim_end_matches([' ', '|']).rsplit('|').next().unwrap_or_default();
+            tests.split('`').skip(1).step_by(2).collect::<Vec<_>>()
+        });
+        let mut promised: Vec<&str> = promised.collect();
+        let suite = include_str!("../kernel/semantics.rs");
+        let tests = suite.split("#[test]\nfn ").skip(1);
+        let mut tests: Vec<&str> = tests.filter_map(|test| test.split('(').next()).collect();
+        promised.sort_unstable();
+        tests.sort_unstable();
+        assert_eq!(promised, tests);
+    }
+}

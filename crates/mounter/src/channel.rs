@@ -180,6 +180,8 @@ pub fn open_fuse() -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use proptest::sample::Index;
     use std::fs;
     use std::os::fd::AsFd as _;
 
@@ -280,5 +282,46 @@ mod tests {
         let path = format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd());
         let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
         connect(&folder).unwrap();
+    }
+
+    const SEEDS: &[&[u8]] = &[
+        include_bytes!("../seeds/deep"),
+        include_bytes!("../seeds/length-beyond-the-message"),
+        include_bytes!("../seeds/order"),
+        include_bytes!("../seeds/order-of-a-newer-node"),
+        include_bytes!("../seeds/order-of-another-version"),
+        include_bytes!("../seeds/reply"),
+        include_bytes!("../seeds/request-of-a-browser"),
+    ];
+
+    /// Seeds with some bytes changed, in pieces, with any number of descriptors: as long as the suite has time for it.
+    #[test]
+    fn fuzz() {
+        let seconds =
+            std::env::var("S3_CSI_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+        let until = Instant::now() + Duration::from_secs(seconds);
+        let changes = proptest::collection::vec((any::<Index>(), any::<u8>()), 0..6);
+        let input = (proptest::sample::select(SEEDS), changes, any::<Index>(), 0_usize..4);
+        let mut runner = proptest::test_runner::TestRunner::default();
+        while Instant::now() < until {
+            runner
+                .run(&input, |(seed, changes, cut, count)| {
+                    let mut bytes = seed.to_vec();
+                    for (place, byte) in changes {
+                        *place.get_mut(&mut bytes) = byte;
+                    }
+                    let cut = cut.index(bytes.len());
+                    let (here, mut there) = UnixStream::pair().unwrap();
+                    let file = null();
+                    send(&here, &bytes[..cut.max(1)], &vec![file.as_fd(); count], later()).unwrap();
+                    (&here).write_all(&bytes[cut.max(1)..]).unwrap();
+                    drop(here);
+                    // Nothing but a whole order with one descriptor of the right device would be taken.
+                    let refused = receive(&mut there, later()).map(drop).unwrap_err();
+                    prop_assert!(!refused.message.is_empty());
+                    Ok(())
+                })
+                .unwrap();
+        }
     }
 }

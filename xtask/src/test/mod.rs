@@ -157,6 +157,7 @@ pub fn generate(cache: &Cache) -> Result<()> {
         "test",
         "--workspace",
         "--lib",
+        "--bins",
         "the_committed",
     ]))
 }

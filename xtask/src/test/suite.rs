@@ -43,10 +43,13 @@ impl Count {
     }
 }
 
+/// For each of the two fuzz tests.
+const FUZZ_SECONDS: &str = "30";
+
 pub(super) fn unit(cache: &Cache, filter: Option<&str>) -> Result<Count> {
     let mut command = cargo(cache);
     command.args(["test", "--quiet", "--locked", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
-    command.arg("--").args(filter);
+    command.arg("--").args(filter).env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
     run(&mut command)
 }
 

@@ -1,5 +1,6 @@
 use super::*;
 use proptest::prelude::*;
+use proptest::sample::Index;
 
 fn read(arguments: &[&str]) -> Result<Wanted, Refused> {
     let all = ["s3-csi-mountpoint", "bucket", "/dev/fd/0"].iter().chain(arguments);
@@ -102,12 +103,53 @@ fn every_option_has_a_word_of_help() {
     }
 }
 
-proptest! {
-    #[test]
-    fn nothing_makes_the_parser_panic(arguments in proptest::collection::vec("(--?[a-z-]{1,12}(=.{0,12})?|.{0,12})", 0..6)) {
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        if let Err(refused) = read(&arguments) {
-            prop_assert!(!refused.message.is_empty());
-        }
+const SEEDS: &[&str] = &[
+    include_str!("../../seeds/cached"),
+    include_str!("../../seeds/encrypted"),
+    include_str!("../../seeds/refused"),
+    include_str!("../../seeds/talkative"),
+    include_str!("../../seeds/typical"),
+];
+
+/// Seeds with words changed, doubled and left out: as long as the suite has time for it.
+#[test]
+fn fuzz() {
+    let seconds = std::env::var("S3_CSI_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let until = std::time::Instant::now() + Duration::from_secs(seconds);
+    let word = "(--?[a-z-]{0,12}(=.{0,12})?|.{0,12}|[0-9]{1,25})";
+    let changes = proptest::collection::vec((any::<Index>(), word, any::<bool>()), 0..4);
+    let input = (proptest::sample::select(SEEDS), changes);
+    let mut runner = proptest::test_runner::TestRunner::default();
+    while std::time::Instant::now() < until {
+        let outcome = runner.run(&input, |(seed, changes)| {
+            let mut words: Vec<String> = seed.lines().map(str::to_owned).collect();
+            for (place, word, insert) in changes {
+                let at = place.index(words.len());
+                if insert {
+                    words.insert(at, word);
+                } else {
+                    words[at] = word;
+                }
+            }
+            let words = ["s3-csi-mountpoint".to_owned()].into_iter().chain(words);
+            match Options::read(words.map(OsString::from)) {
+                Ok(Wanted::Serve(options)) => prop_assert!(options.path().is_ok()),
+                Ok(Wanted::Text(text)) => prop_assert!(!text.is_empty()),
+                Err(refused) => prop_assert!(!refused.message.is_empty() && !refused.message.contains('\n')),
+            }
+            Ok(())
+        });
+        outcome.unwrap();
     }
+}
+
+#[test]
+fn the_committed_help_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-mountpoint.txt");
+    let help = <Options as clap::CommandFactory>::command().term_width(100).render_long_help();
+    let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
+    if std::env::var_os("S3_CSI_GENERATE").is_some() {
+        std::fs::write(path, &current).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
 }

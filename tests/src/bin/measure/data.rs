@@ -38,11 +38,11 @@ pub(crate) fn measure(other: Option<&str>) -> Samples {
     let arguments = other.map(|folder| ["--mountpoint-bin-dir", folder]);
     for round in 0..LARGE_ROUNDS {
         let plain = Rates::plain(&client, round);
-        let ours = Rates::mounted(&[], round);
+        let ours = Rates::mounted(&client, &[], round);
         record(&mut samples, OURS, &ours, &plain);
         samples.entry("list_10000_ms").or_default().push(ours.list_ms);
         if let Some(arguments) = &arguments {
-            let theirs = Rates::mounted(arguments, round);
+            let theirs = Rates::mounted(&client, arguments, round);
             record(&mut samples, AGAINST, &ours, &theirs);
         }
     }
@@ -74,11 +74,13 @@ struct Rates {
 
 impl Rates {
     fn plain(client: &Client, round: usize) -> Self {
+        settle(client);
         let mut buffer = vec![0; CHUNK];
         let mut drain = |mut reader: Box<dyn Read>| while reader.read(&mut buffer).unwrap() > 0 {};
         let read = seconds(|| drain(Box::new(client.stream(BUCKET, "large", 0..LARGE).unwrap())));
         let zeros = vec![0; usize::try_from(LARGE).unwrap()];
-        let write = seconds(|| client.put(BUCKET, &format!("plain-{round}"), &zeros).unwrap());
+        let write = seconds(|| client.put(BUCKET, "written", &zeros).unwrap());
+        settle(client);
         let random = seconds(|| {
             for from in places() {
                 drain(Box::new(client.stream(BUCKET, "large", from..from + RANDOM_SIZE).unwrap()));
@@ -102,7 +104,8 @@ impl Rates {
         }
     }
 
-    fn mounted(arguments: &[&str], round: usize) -> Self {
+    fn mounted(client: &Client, arguments: &[&str], round: usize) -> Self {
+        settle(client);
         let pod = MountpointPod::start_with(arguments);
         let served = pod.serve(ALICE, BUCKET, &[]);
         let read = on_mount(&served, "large", |path| {
@@ -111,7 +114,7 @@ impl Rates {
             while file.read(&mut buffer).unwrap() > 0 {}
         });
         let kind = if arguments.is_empty() { "own" } else { "other" };
-        let write = on_mount(&served, &format!("{kind}-{round}"), |path| {
+        let write = on_mount(&served, "written", |path| {
             let mut file = File::create(path).unwrap();
             let chunk = vec![0; CHUNK];
             for _ in 0..LARGE / CHUNK as u64 {
@@ -119,6 +122,7 @@ impl Rates {
             }
             file.sync_all().unwrap();
         });
+        settle(client);
         let random = on_mount(&served, "large", |path| {
             let file = File::open(path).unwrap();
             let mut buffer = vec![0; usize::try_from(RANDOM_SIZE).unwrap()];
@@ -146,6 +150,13 @@ impl Rates {
             list_ms: list * 1000.0,
         }
     }
+}
+
+/// A gigabyte that the server's disk is still busy with would slow down whatever is measured next.
+fn settle(client: &Client) {
+    // There is none the first time.
+    let _ = client.delete(BUCKET, "written");
+    rustix::fs::sync();
 }
 
 fn fill(client: &Client) {

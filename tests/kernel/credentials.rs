@@ -51,6 +51,9 @@ fn a_rotated_key_is_used_at_once_and_readers_notice_nothing() {
     pod.provide(NEW.access_key, NEW.secret_key);
     accounts::delete(&cluster().programs().unwrap(), OLD.access_key).unwrap();
 
+    let old = xtask::s3::Client::new(xtask::s3::ENDPOINT, OLD).unwrap();
+    assert!(old.get("rotated", "small").is_err(), "the old key is worth nothing");
+
     assert_eq!(served.read("small").unwrap(), b"small", "a new request");
     served.write("written", "with the new key").unwrap();
     let rest = within("the rest of an open file", LIMIT, move || {
@@ -76,4 +79,16 @@ fn a_broken_file_leaves_the_keys_that_work() {
     assert!(served.read("other").is_err());
     pod.provide(ALICE.access_key, ALICE.secret_key);
     assert_eq!(served.list("").unwrap(), ["file"], "and they heal without a new mount");
+}
+
+#[test]
+fn a_file_that_is_written_again_with_the_same_keys_changes_nothing() {
+    bucket(ALICE, "same-keys").put("same-keys", "file", b"x").unwrap();
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, "same-keys", &[]);
+    for _ in 0..3 {
+        pod.provide(ALICE.access_key, ALICE.secret_key);
+        assert_eq!(served.read("file").unwrap(), b"x");
+    }
+    assert!(!pod.log().contains("credentials changed"));
 }

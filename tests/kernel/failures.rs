@@ -172,3 +172,11 @@ fn append_to_a_bucket_that_cannot() {
     let refused = refusal(|pod| pod.order(ALICE, "no-append", &["--incremental-upload"]));
     expect(&refused, Code::BadOption, &["incremental-upload", "loses data"]);
 }
+
+/// What only directory buckets know destroys data everywhere else, whatever the user says and however the bucket is called.
+#[test]
+fn a_bucket_that_is_said_to_be_a_directory_bucket() {
+    bucket(ALICE, "no-directory");
+    let refused = refusal(|pod| pod.order(ALICE, "no-directory", &["--bucket-type=directory"]));
+    expect(&refused, Code::BadOption, &["bucket-type", "`no-directory`"]);
+}

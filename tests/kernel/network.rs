@@ -18,13 +18,12 @@ fn without(mut order: Order, arguments: &[&str]) -> Order {
     order
 }
 
-/// Packets to the cloud's metadata address vanish, and are counted.
+/// Packets to the cloud's metadata address vanish, and are counted, as long as this network lives.
 #[test]
 fn the_clouds_metadata_address_is_never_asked() {
     const METADATA: &str = "169.254.169.254";
     bucket(ALICE, "no-metadata");
-    let out = |arguments: &[&str]| run(Command::new("iptables").arg("-w").args(arguments)).unwrap();
-    out(&["-I", "OUTPUT", "-d", METADATA, "-j", "DROP"]);
+    run(Command::new("iptables").args(["-w", "-I", "OUTPUT", "-d", METADATA, "-j", "DROP"])).unwrap();
     run(Command::new("ip").args(["route", "replace", METADATA, "dev", "lo"])).unwrap();
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, "no-metadata", &[]);
@@ -40,7 +39,6 @@ fn the_clouds_metadata_address_is_never_asked() {
     let packets =
         rules.lines().find(|line| line.contains(METADATA)).unwrap().split_whitespace().next().unwrap();
     assert_eq!(packets, "0", "{rules}");
-    out(&["-D", "OUTPUT", "-d", METADATA, "-j", "DROP"]);
 }
 
 #[test]
@@ -148,5 +146,5 @@ fn the_number_of_attempts_can_be_set() {
     };
     // A name is looked up as an object and as a folder at once, and the first failure ends both.
     let (two, four) = (requests("2"), requests("4"));
-    assert!((2..=4).contains(&two) && (5..=8).contains(&four), "{two} and {four} requests");
+    assert!((1..=4).contains(&two) && two < four && four <= 8, "{two} and {four} requests");
 }

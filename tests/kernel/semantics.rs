@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -32,11 +31,6 @@ fn relayed(name: &str) -> (Client, MountpointPod, Served, Relay) {
     let order = with(pod.order(ALICE, name, ALL), "AWS_ENDPOINT_URL", &relay.url());
     let served = pod.mount(&with(order, "AWS_MAX_ATTEMPTS", "2")).unwrap();
     (client, pod, served, relay)
-}
-
-fn kill_server(served: &Served) {
-    let pid = i32::try_from(served.facts.pid).ok().and_then(Pid::from_raw).unwrap();
-    kill_process(pid, Signal::KILL).unwrap();
 }
 
 /// An open file, used on threads with a deadline. Never duplicated: the first close of a duplicate ends an upload.
@@ -180,30 +174,54 @@ fn truncating_works_to_nothing_and_is_refused_to_anything_else() {
 }
 
 #[test]
-fn an_overwritten_file_is_read_whole_or_not_at_all() {
+fn a_file_that_is_replaced_elsewhere_is_read_whole_or_not_at_all() {
     const SIZE: usize = 40 << 20;
-    for outside in [false, true] {
-        let name = if outside { "swapped-outside" } else { "swapped-inside" };
-        let (client, _pod, served) = served(name);
-        client.put(name, "file", &vec![b'a'; SIZE]).unwrap();
-        let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
-        reader.read_some();
-        let swapped = if outside {
-            client.put(name, "file", &vec![b'b'; SIZE]).map_err(std::io::Error::other)
-        } else {
-            served.write("file", vec![b'b'; SIZE])
-        };
-        let rest = reader.read_rest();
-        match rest {
-            // The reader of a file that others replace elsewhere: all of the old one, or an error.
-            Ok(rest) if outside => assert!(rest.iter().all(|byte| *byte == b'a'), "a mixture was read"),
-            // On the same node it is one file, as on any file system: what is written is read at once.
-            Ok(rest) => assert!(rest.iter().all(|byte| [b'a', b'b'].contains(byte))),
-            Err(_) => {}
+    let (client, _pod, served) = served("swapped-elsewhere");
+    client.put("swapped-elsewhere", "file", &vec![b'a'; SIZE]).unwrap();
+    let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
+    reader.read_some();
+    client.put("swapped-elsewhere", "file", &vec![b'b'; SIZE]).unwrap();
+    if let Ok(rest) = reader.read_rest() {
+        assert!(rest.len() == SIZE - 4096 && rest.iter().all(|byte| *byte == b'a'), "a mixture was read");
+    }
+    reader.close();
+    assert!(served.read("file").unwrap() == vec![b'b'; SIZE], "whoever opens it now has the new one");
+}
+
+#[test]
+fn a_file_that_is_being_read_is_not_overwritten_here() {
+    const SIZE: usize = 40 << 20;
+    let (client, _pod, served) = served("swapped-here");
+    client.put("swapped-here", "file", &vec![b'a'; SIZE]).unwrap();
+    let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
+    reader.read_some();
+    let refused = served.write("file", vec![b'b'; SIZE]);
+    let rest = reader.read_rest();
+    println!("{refused:?}");
+    match refused {
+        Err(_) => {
+            assert!(rest.unwrap() == vec![b'a'; SIZE - 4096]);
+            assert!(client.get("swapped-here", "file").unwrap() == vec![b'a'; SIZE]);
         }
-        let now = client.get(name, "file").unwrap();
-        let expected = if swapped.is_ok() { b'b' } else { b'a' };
-        assert!(now.len() == SIZE && now.iter().all(|byte| *byte == expected), "{name}: {swapped:?}");
+        Ok(()) => panic!("it was overwritten"),
+    }
+}
+
+/// Between our look and our upload, somebody else may have made it: only the server can tell.
+#[test]
+fn what_somebody_else_has_made_meanwhile_is_not_replaced() {
+    let client = bucket(ALICE, "made-meanwhile");
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, "made-meanwhile", &["--metadata-ttl=indefinite"]);
+    for (name, size) in [("small", 10), ("large", 20 << 20)] {
+        served.read(name).unwrap_err();
+        client.put("made-meanwhile", name, b"theirs").unwrap();
+        let written = Open::create(served.path(name)).and_then(|file| {
+            file.write(vec![b'o'; size])?;
+            file.sync()
+        });
+        assert!(written.is_err(), "{name}");
+        assert_eq!(client.get("made-meanwhile", name).unwrap(), b"theirs");
     }
 }
 
@@ -285,7 +303,7 @@ fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
         file.write(vec![b'n'; 20 << 20]).unwrap();
         open.push(file);
     }
-    kill_server(&served);
+    served.kill();
     for file in open {
         assert!(file.write(vec![b'n'; 1 << 20]).and_then(|()| file.sync()).is_err());
         file.close();
@@ -301,7 +319,7 @@ fn a_killed_server_is_an_error_for_its_readers_and_no_hang() {
     client.put("killed-reading", "file", &vec![b'a'; 40 << 20]).unwrap();
     let file = Open::new(served.path("file"), File::options().read(true)).unwrap();
     file.read_some();
-    kill_server(&served);
+    served.kill();
     file.read_rest().unwrap_err();
     assert_eq!(pod.ended().code(), Some(1));
 }

@@ -17,6 +17,7 @@ use mounter::order::Order;
 use mounter::reply::{Refused, Reply, Serving};
 use mounter::{EXIT, SOCKET};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use xtask::s3::{Account, Client, ENDPOINT, REGION};
 
@@ -25,7 +26,7 @@ use crate::{cluster, within};
 /// The user and group of Mountpoint Pods.
 pub const USER: u32 = 1000;
 /// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const LIMIT: Duration = Duration::from_mins(1);
 
 /// One Mountpoint Pod. Its end takes the mounts and processes along.
 pub struct MountpointPod {
@@ -206,6 +207,12 @@ impl Served {
             names.sort();
             Ok(names)
         })
+    }
+
+    /// Ends the process that serves, as the kernel does when memory is short.
+    pub fn kill(&self) {
+        let pid = i32::try_from(self.facts.pid).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
     }
 
     pub fn unmount(&self) {

@@ -83,7 +83,13 @@ impl Relay {
     fn connect(&self, mut client: TcpStream, server: Option<&str>) {
         let Some(server) = server.map(str::to_owned).or_else(|| self.asked(&mut client)) else { return };
         let Ok(server) = TcpStream::connect(server) else { return };
-        self.0.lines.lock().unwrap().extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+        {
+            let mut lines = self.0.lines.lock().unwrap();
+            if self.0.cut.load(Ordering::Relaxed) {
+                return;
+            }
+            lines.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
+        }
         let (mut up, mut down) =
             ((client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client));
         let relay = self.clone();

@@ -52,6 +52,8 @@ pub(crate) struct Mounter {
     changes: OwnedFd,
     /// SIGTERM came. Handled, because the first process of a container gets no default action.
     stop: UnixStream,
+    /// It has come; remembered, as it may come while a mount is being started that then fails.
+    stopping: bool,
 }
 
 enum Stage {
@@ -69,7 +71,7 @@ impl Mounter {
         signal_hook::low_level::pipe::register(SIGTERM, signalled).map_err(StartError::Signal)?;
         let listener =
             listen::listen(&flags.comm).map_err(|source| StartError::Listen { folder: folder(), source })?;
-        Ok(Self { comm: folder(), program: flags.program.clone(), listener, changes, stop })
+        Ok(Self { comm: folder(), program: flags.program.clone(), listener, changes, stop, stopping: false })
     }
 
     pub(crate) fn attend(mut self) -> Outcome {
@@ -88,11 +90,8 @@ impl Mounter {
     fn step(&mut self, stage: Stage) -> Result<Stage, Outcome> {
         drain(&self.changes);
         let stop = drain(&self.stop);
+        self.stopping |= stop;
         let stage = match stage {
-            Stage::Waiting if self.exit_wanted() => return Err(Outcome::Ended),
-            Stage::Waiting if stop => {
-                return Err(Outcome::Failed("told to stop before a mount was handed over".to_owned()));
-            }
             Stage::Waiting => Stage::Waiting,
             Stage::Starting { process, peer, until } => self.starting(process, peer, until),
             Stage::Serving(mut process) => {
@@ -108,7 +107,13 @@ impl Mounter {
                 }
             }
         };
-        Ok(self.welcome(stage))
+        match stage {
+            Stage::Waiting if self.exit_wanted() => Err(Outcome::Ended),
+            Stage::Waiting if self.stopping => {
+                Err(Outcome::Failed("told to stop before a mount was handed over".to_owned()))
+            }
+            stage => Ok(self.welcome(stage)),
+        }
     }
 
     /// Waits for the verdict of a process that was started, and passes it on.
@@ -176,6 +181,9 @@ impl Mounter {
         match started {
             Ok(process) => Some(Stage::Starting { process, peer, until: Instant::now() + START_WITHIN }),
             Err(refused) => {
+                if refused.code == Code::Failed {
+                    farewell::write_error(&self.comm, &refused);
+                }
                 tell(&peer, &Reply::Refused(refused));
                 None
             }
@@ -189,7 +197,9 @@ impl Mounter {
             (false, _) => {
                 let words = process.last_words();
                 let reason = format!("the mount process ended with {status}: {words}");
-                Outcome::Failed(Refused::new(Code::Failed, reason).message)
+                let refused = Refused::new(Code::Failed, reason);
+                farewell::write_error(&self.comm, &refused);
+                Outcome::Failed(refused.message)
             }
         }
     }

@@ -9,9 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, OFlags};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
 };
 use thiserror::Error;
 
@@ -22,6 +23,8 @@ use crate::reply::{Code, Refused, Reply};
 
 /// More than one descriptor is refused; room for several, or the kernel would drop them unseen.
 const DESCRIPTORS: usize = 8;
+/// To ask whether somebody listens: one who does accepts at once.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The device number of `/dev/fuse`, the same on every Linux.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
@@ -48,7 +51,7 @@ pub fn hand_over(
     until: Instant,
 ) -> Result<Reply, HandOverError> {
     let message = frame::encode(order).map_err(HandOverError::Order)?;
-    let mut stream = connect(folder).map_err(HandOverError::Connect)?;
+    let mut stream = connect_until(folder, until).map_err(HandOverError::Connect)?;
     // A mounter that refuses without reading has hung up and left its reason.
     let sent = send(&stream, &message, &[descriptor], until);
     let mut header = [0; HEADER];
@@ -60,10 +63,20 @@ pub fn hand_over(
     frame::decode(&body).map_err(HandOverError::Reply)
 }
 
-/// Through a descriptor of the folder: kubelet's paths are about as long as the address of a socket may be.
+/// Whether somebody listens in the folder.
 pub fn connect(folder: &Path) -> io::Result<UnixStream> {
+    connect_until(folder, Instant::now() + CONNECT_WITHIN)
+}
+
+/// Through a descriptor of the folder: kubelet's paths are about as long as the address of a socket may be.
+fn connect_until(folder: &Path, until: Instant) -> io::Result<UnixStream> {
     let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before: a mounter that hangs and a queue that is full would keep us waiting for ever.
+    set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(socket.into())
 }
 
 /// Descriptors travel with the first byte.
@@ -79,8 +92,12 @@ pub fn send(
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
     }
     stream.set_write_timeout(Some(left(until)?))?;
-    let sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    stream.write_all(&message[sent..])
+    let mut sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    while sent < message.len() {
+        stream.set_write_timeout(Some(left(until)?))?;
+        sent += stream.write(&message[sent..])?;
+    }
+    Ok(())
 }
 
 /// The mounter's side: the order and its descriptor, or why there is none. Whatever else arrived is closed.

@@ -1,4 +1,4 @@
-//! One JSON object per line on standard output, as the other programs of the driver log.
+//! One JSON object per line. Without a time: whoever collects a container's output adds it.
 
 use std::io::Write as _;
 

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use mounter::order::Order;
-use mounter::reply::{Reply, Serving};
+use mounter::reply::{Refused, Reply, Serving};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::flags::Program;
@@ -15,6 +15,10 @@ use crate::log;
 /// Lines kept for the reason of a failure, and the longest that one may be.
 const TAIL_LINES: usize = 12;
 const LONGEST_LINE: usize = 16 * 1024;
+/// Of what it said last, in bytes: a screen full.
+const LAST_WORDS: usize = 3000;
+/// What is read of a pipe at once: a process that writes without pause must not keep us from everything else.
+const AT_ONCE: usize = 64 * 1024;
 /// What `mount-s3` prints when it serves in the foreground.
 const MOUNTED: &str = " is mounted at ";
 
@@ -46,9 +50,16 @@ impl MountProcess {
         let mut child = command.spawn().map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", path.display()))
         })?;
-        let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
-        let outputs = outputs.into_iter().flatten().map(Lines::new).collect::<io::Result<_>>()?;
-        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+        let attended = attend(&mut child);
+        let (outputs, end) = match attended {
+            Ok(attended) => attended,
+            Err(error) => {
+                // Nobody would know of it: it must not serve.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(error);
+            }
+        };
         let speaks_verdicts = *program == Program::Own;
         let secrets = order.secrets().map(str::to_owned).collect();
         let Order { volume_id, bucket, .. } = order;
@@ -79,19 +90,29 @@ impl MountProcess {
 
     fn verdict(&self, line: &str) -> Option<Reply> {
         if self.speaks_verdicts {
-            return Reply::from_line(line);
+            return Reply::from_line(line).map(|reply| match reply {
+                // It may quote a server, or an address with a password in it.
+                Reply::Refused(refused) => {
+                    Reply::Refused(Refused::new(refused.code, self.without_secrets(&refused.message)))
+                }
+                serving @ Reply::Serving(_) => serving,
+            });
         }
         let serving = || Reply::Serving(Serving { pid: self.child.id(), version: "mount-s3".to_owned() });
         line.contains(MOUNTED).then(serving)
     }
 
     fn forward(&mut self, line: &str) {
-        let line = self.secrets.iter().fold(line.to_owned(), |line, secret| line.replace(secret, "***"));
+        let line = self.without_secrets(line);
         log::forward(&line, &[("volume_id", &self.volume_id), ("bucket", &self.bucket)]);
         if self.tail.len() == TAIL_LINES {
             self.tail.pop_front();
         }
         self.tail.push_back(line);
+    }
+
+    fn without_secrets(&self, text: &str) -> String {
+        self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
@@ -106,10 +127,20 @@ impl MountProcess {
         self.listen();
     }
 
-    /// What it said last: the best explanation of an end without a verdict.
+    /// What it said last: the best explanation of an end without a verdict. Cut at its beginning.
     pub(crate) fn last_words(&self) -> String {
-        self.tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n")
+        let words = self.tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
+        let from = words.len().saturating_sub(LAST_WORDS);
+        let from = (from..=words.len()).find(|at| words.is_char_boundary(*at)).unwrap_or(0);
+        words[from..].to_owned()
     }
+}
+
+/// Its pipes, and a descriptor that tells of its end.
+fn attend(child: &mut Child) -> io::Result<(Vec<Lines>, OwnedFd)> {
+    let outputs = [child.stdout.take().map(OwnedFd::from), child.stderr.take().map(OwnedFd::from)];
+    let outputs = outputs.into_iter().flatten().map(Lines::new).collect::<io::Result<_>>()?;
+    Ok((outputs, pidfd_open(Pid::from_child(child), PidfdFlags::empty())?))
 }
 
 /// A pipe as lines, read without waiting.
@@ -129,10 +160,14 @@ impl Lines {
     fn read(&mut self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut buffer = [0; 8192];
-        while self.open {
+        let mut total = 0;
+        while self.open && total < AT_ONCE {
             match self.pipe.read(&mut buffer) {
                 Ok(0) => self.open = false,
-                Ok(read) => self.begun.extend(&buffer[..read]),
+                Ok(read) => {
+                    total += read;
+                    self.begun.extend(&buffer[..read]);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) => {
                     self.open = error.kind() == io::ErrorKind::WouldBlock;

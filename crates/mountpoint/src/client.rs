@@ -1,7 +1,8 @@
-//! The S3 client that Mountpoint works with: the library's, with two differences. It changes its keys when their file
-//! changes, and it never sends what a server might take for something else.
+//! The S3 client that Mountpoint works with: the library's, with three differences. It changes its keys when their file
+//! changes, it never sends what a server might take for something else, and it does not replace what it must not.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use mountpoint_s3_client::config::S3ClientConfig;
@@ -18,7 +19,10 @@ use mountpoint_s3_client::{NewClientError, ObjectClient, S3CrtClient, S3RequestE
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
-use crate::credentials::{KeysError, Source, Stamp, stamp};
+use crate::credentials::{Keys, KeysError, Source, Stamp, stamp};
+
+/// Between attempts at a file that cannot be read: often enough for whoever is at it, seldom enough for every request.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum ClientError {
@@ -36,13 +40,20 @@ pub(crate) struct Recipe {
 }
 
 impl Recipe {
-    pub(crate) fn make(&self) -> Result<S3CrtClient, ClientError> {
-        Ok(S3CrtClient::new(self.config.clone().auth_config(self.source.auth()?))?)
+    pub(crate) fn make(&self, keys: Option<&Keys>) -> Result<S3CrtClient, ClientError> {
+        Ok(S3CrtClient::new(self.config.clone().auth_config(self.source.auth(keys)?))?)
     }
+}
 
-    fn stamp(&self) -> Option<Stamp> {
-        stamp(self.source.file()?)
-    }
+/// What may be done to objects that are there already.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rights {
+    /// Servers that do not know `RenameObject` take it for an upload of nothing: the source stays, the destination is
+    /// emptied, and the answer is success. Only directory buckets are sure to know it.
+    pub(crate) rename: bool,
+    /// Without it, an object that somebody else has made since we looked is not replaced: the server is told so, as
+    /// only it can know.
+    pub(crate) overwrite: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -51,52 +62,72 @@ pub(crate) struct Client(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     recipe: Recipe,
-    /// Servers that do not know `RenameObject` take it for an upload of nothing: the source stays, the destination is
-    /// emptied, and the answer is success. Only directory buckets are sure to know it.
-    renames: bool,
-    current: RwLock<Current>,
+    rights: Rights,
+    current: RwLock<S3CrtClient>,
+    /// Held by whoever looks after changed keys; others go on with the old ones meanwhile.
+    seen: Mutex<Seen>,
 }
 
+/// What the keys' file was when it was last looked into.
 #[derive(Debug)]
-struct Current {
-    client: S3CrtClient,
-    stamp: Option<Stamp>,
+pub(crate) struct Seen {
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) keys: Option<Keys>,
+    /// After a file that could not be read: it may be a matter of moments.
+    again_at: Option<Instant>,
+}
+
+impl Seen {
+    pub(crate) fn new(stamp: Option<Stamp>, keys: Option<Keys>) -> Self {
+        Self { stamp, keys, again_at: None }
+    }
 }
 
 impl Client {
     /// `first` is one that [`Recipe::make`] made and that has proved itself.
-    pub(crate) fn new(recipe: Recipe, first: S3CrtClient, stamp: Option<Stamp>, renames: bool) -> Self {
-        let current = RwLock::new(Current { client: first, stamp });
-        Self(Arc::new(Inner { recipe, renames, current }))
-    }
-
-    pub(crate) fn stamp(recipe: &Recipe) -> Option<Stamp> {
-        recipe.stamp()
+    pub(crate) fn new(recipe: Recipe, first: S3CrtClient, seen: Seen, rights: Rights) -> Self {
+        Self(Arc::new(Inner { recipe, rights, current: RwLock::new(first), seen: Mutex::new(seen) }))
     }
 
     /// The client with the newest keys. Looking at the file costs a microsecond, which is nothing beside a request.
     fn get(&self) -> S3CrtClient {
-        let Inner { recipe, current, .. } = &*self.0;
-        let newest = recipe.stamp();
-        {
-            let held = current.read().unwrap_or_else(PoisonError::into_inner);
-            if newest.is_none() || newest == held.stamp {
-                return held.client.clone();
+        let inner = &*self.0;
+        if let (Some(path), Ok(mut seen)) = (inner.recipe.source.file(), inner.seen.try_lock()) {
+            let newest = stamp(path);
+            let due = seen.again_at.is_none_or(|at| at <= Instant::now());
+            if newest.is_some() && newest != seen.stamp && due {
+                inner.renew(&mut seen, newest);
             }
         }
-        let mut held = current.write().unwrap_or_else(PoisonError::into_inner);
-        if newest != held.stamp {
-            // Tried once per change, whatever comes of it: a broken file must not cost every request a client.
-            held.stamp = newest;
-            match recipe.make() {
-                Ok(client) => {
-                    held.client = client;
+        inner.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Inner {
+    /// The file is written anew more often than the keys in it change, and a client is not cheap.
+    fn renew(&self, seen: &mut Seen, newest: Option<Stamp>) {
+        let made = self.recipe.source.keys().map_err(ClientError::from).and_then(|keys| {
+            let changed = keys != seen.keys;
+            let client = changed.then(|| self.recipe.make(keys.as_ref())).transpose()?;
+            Ok((keys, client))
+        });
+        match made {
+            Ok((keys, client)) => {
+                *seen = Seen::new(newest, keys);
+                if let Some(client) = client {
+                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
                     tracing::info!("credentials changed");
                 }
-                Err(error) => tracing::warn!(%error, "changed credentials cannot be used; the old ones stay"),
+            }
+            Err(error) => {
+                tracing::warn!(%error, "changed credentials cannot be used; the old ones stay");
+                match error {
+                    // It was read, and will be no better until it is written again.
+                    ClientError::Keys(KeysError::Missing { .. }) => seen.stamp = newest,
+                    _ => seen.again_at = Some(Instant::now() + TRY_AGAIN_AFTER),
+                }
             }
         }
-        held.client.clone()
     }
 }
 
@@ -174,7 +205,11 @@ impl ObjectClient for Client {
         key: &str,
         params: &PutObjectParams,
     ) -> Answer<Self::PutObjectRequest, PutObjectError> {
-        self.get().put_object(bucket, key, params).await
+        let mut params = params.clone();
+        if !self.0.rights.overwrite {
+            params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
+        }
+        self.get().put_object(bucket, key, &params).await
     }
 
     async fn put_object_single(
@@ -205,7 +240,7 @@ impl ObjectClient for Client {
         destination: &str,
         params: &RenameObjectParams,
     ) -> Answer<RenameObjectResult, RenameObjectError> {
-        if self.0.renames {
+        if self.0.rights.rename {
             self.get().rename_object(bucket, source, destination, params).await
         } else {
             Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))

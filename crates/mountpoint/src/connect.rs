@@ -17,8 +17,8 @@ use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
-use crate::client::{Client, Recipe};
-use crate::credentials::Source;
+use crate::client::{Client, ClientError, Recipe, Rights, Seen};
+use crate::credentials::{Source, stamp};
 use crate::diagnose::Way;
 use crate::explain::{self, Target};
 use crate::options::Options;
@@ -27,6 +27,10 @@ use crate::options::Options;
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 /// A server that is there answers sooner; for one that does not, it is worth finding out why.
 const DIAGNOSE_AFTER: Duration = Duration::from_secs(1);
+/// While both the answer and the diagnosis are awaited.
+const LISTEN_EVERY: Duration = Duration::from_millis(20);
+/// A server that was only slow may still answer, and then it is right and the diagnosis wrong.
+const DOUBT: Duration = Duration::from_secs(1);
 /// A file system must be stubborn, as programs do not expect transient errors. `AWS_MAX_ATTEMPTS` overrides it.
 const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 /// What the S3 client aims at unless told otherwise. Never asked from the cloud's metadata service.
@@ -58,6 +62,7 @@ pub(crate) fn connect(
     let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
     let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
+    let mut redirected = false;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
     loop {
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
@@ -69,26 +74,65 @@ pub(crate) fn connect(
         let recipe =
             Recipe { config: config.clone().endpoint_config(endpoint.clone()), source: source.clone() };
         // Before the keys are read: if they change in between, the first request sees it.
-        let stamp = Client::stamp(&recipe);
-        let first = recipe.make().map_err(|error| explain::client(&error, &target))?;
+        let stamp = recipe.source.file().and_then(stamp);
+        let made = recipe.source.keys().map_err(ClientError::from);
+        let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
+        let (first, keys) = made.map_err(|error| explain::client(&error, &target))?;
         let way = Way::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
-        match attempt(&first, path, way, &target) {
-            Ok(()) => {
-                let inferred = || S3Personality::infer_from_bucket(&path.bucket, &endpoint);
-                let personality = options.personality().unwrap_or_else(inferred);
-                let client = Client::new(recipe, first.clone(), stamp, personality.supports_rename_object());
+        match attempt(&first, path, way) {
+            Outcome::Answer(Ok(())) => {
+                let personality = personality(options, path, &endpoint, endpoint_url.as_deref())?;
+                let rights = Rights {
+                    rename: personality.supports_rename_object(),
+                    overwrite: options.allow_overwrite,
+                };
+                let client = Client::new(recipe, first.clone(), Seen::new(stamp, keys), rights);
                 return Ok(Connected { client, first, personality });
             }
-            Err(Attempt::Elsewhere(right)) if chosen.is_none() && region != right => region = right,
-            Err(Attempt::Elsewhere(right)) => {
-                let message = format!(
-                    "bucket `{}` is in region `{right}`, not `{region}`: correct the region",
-                    path.bucket
-                );
-                return Err(Refused::new(Code::WrongRegion, message));
+            Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
+                right,
+                _,
+            )))) if chosen.is_none() && !redirected => {
+                redirected = true;
+                region = right;
             }
-            Err(Attempt::Refused(refused)) => return Err(refused),
+            Outcome::Answer(Err(error)) => return Err(explain::listing(&error, &target)),
+            Outcome::Diagnosis(refused) => return Err(refused),
+            Outcome::Silence => {
+                let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
+                let message = format!("{endpoint} did not answer within {limit} s: is it overloaded?");
+                return Err(Refused::new(Code::TimedOut, message));
+            }
         }
+    }
+}
+
+/// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that
+/// only such buckets know destroy data.
+fn personality(
+    options: &Options,
+    path: &S3Path,
+    endpoint: &EndpointConfig,
+    url: Option<&str>,
+) -> Result<S3Personality, Refused> {
+    let amazon = url.is_none_or(|url| {
+        let host = url.split("://").nth(1).unwrap_or(url).split(['/', ':']).next().unwrap_or_default();
+        host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
+    });
+    let inferred = S3Personality::infer_from_bucket(&path.bucket, endpoint);
+    let directory = amazon && inferred.supports_rename_object();
+    match options.personality() {
+        Some(wanted) if wanted.supports_rename_object() && !directory => {
+            let message = format!(
+                "bucket-type is `directory`, but bucket `{}` is none: those are at Amazon and have names that end in \
+                 --x-s3; remove the option",
+                path.bucket
+            );
+            Err(Refused::new(Code::BadOption, message))
+        }
+        Some(wanted) => Ok(wanted),
+        None if inferred.supports_rename_object() && !directory => Ok(S3Personality::Standard),
+        None => Ok(inferred),
     }
 }
 
@@ -159,46 +203,46 @@ fn endpoint_config(options: &Options, region: &str, url: Option<&str>) -> Result
     Ok(config.endpoint(uri))
 }
 
-enum Attempt {
-    /// The bucket is in this region.
-    Elsewhere(String),
-    Refused(Refused),
-}
+type Answer = Result<(), ObjectClientError<ListObjectsError, S3RequestError>>;
 
-enum Heard {
-    Answer(Result<(), ObjectClientError<ListObjectsError, S3RequestError>>),
+enum Outcome {
+    Answer(Answer),
     /// Why there is no answer.
     Diagnosis(Refused),
+    Silence,
 }
 
 /// One small listing.
-fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, target: &Target) -> Result<(), Attempt> {
-    let (sender, heard) = mpsc::channel();
-    let (client, path, listed) = (client.clone(), path.clone(), sender.clone());
-    // Nobody listens to either of the threads any more once one of them has been heard.
+fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>) -> Outcome {
+    let (listed, answers) = mpsc::channel();
+    let (client, path) = (client.clone(), path.clone());
+    // Nobody listens to either of the threads any more once it is decided.
     thread::spawn(move || {
         let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
-        let answer = futures::executor::block_on(listing);
-        let _ = listed.send(Heard::Answer(answer.map(drop)));
+        let _ = listed.send(futures::executor::block_on(listing).map(drop));
     });
     let began = Instant::now();
-    let first = heard.recv_timeout(DIAGNOSE_AFTER).or_else(|_| {
-        if let Some(way) = way {
-            thread::spawn(move || way.walk().map(|refused| sender.send(Heard::Diagnosis(refused))));
+    if let Ok(answer) = answers.recv_timeout(DIAGNOSE_AFTER) {
+        return Outcome::Answer(answer);
+    }
+    let (walked, findings) = mpsc::channel();
+    if let Some(way) = way {
+        thread::spawn(move || way.walk().map(|refused| walked.send(refused)));
+    }
+    let mut diagnosis: Option<(Refused, Instant)> = None;
+    while began.elapsed() < ANSWER_WITHIN {
+        match answers.recv_timeout(LISTEN_EVERY) {
+            Ok(answer) => return Outcome::Answer(answer),
+            Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            Err(mpsc::RecvTimeoutError::Timeout) => {}
         }
-        heard.recv_timeout(ANSWER_WITHIN.saturating_sub(began.elapsed()))
-    });
-    match first {
-        Ok(Heard::Answer(Ok(()))) => Ok(()),
-        Ok(Heard::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(right, _))))) => {
-            Err(Attempt::Elsewhere(right))
+        if let Ok(refused) = findings.try_recv() {
+            diagnosis = Some((refused, Instant::now()));
         }
-        Ok(Heard::Answer(Err(error))) => Err(Attempt::Refused(explain::listing(&error, target))),
-        Ok(Heard::Diagnosis(refused)) => Err(Attempt::Refused(refused)),
-        Err(_) => {
-            let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
-            let message = format!("{endpoint} did not answer within {limit} s: is it overloaded?");
-            Err(Attempt::Refused(Refused::new(Code::TimedOut, message)))
+        match diagnosis {
+            Some((refused, at)) if at.elapsed() >= DOUBT => return Outcome::Diagnosis(refused),
+            _ => {}
         }
     }
+    diagnosis.map_or(Outcome::Silence, |(refused, _)| Outcome::Diagnosis(refused))
 }

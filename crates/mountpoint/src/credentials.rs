@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use mountpoint_s3_client::config::{
     Allocator, CredentialsProvider, CredentialsProviderStaticOptions, S3ClientAuthConfig,
@@ -16,8 +15,8 @@ pub(crate) enum KeysError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("the credentials file {path} has no keys for profile `{profile}`")]
     Missing { path: PathBuf, profile: String },
-    #[error("the keys of profile `{0}` cannot be used")]
-    Unusable(String),
+    #[error("the keys of the credentials file cannot be used")]
+    Unusable,
 }
 
 /// Where keys come from.
@@ -37,8 +36,8 @@ pub(crate) struct ProfileFile {
     profile: String,
 }
 
-/// When a file was last written, as far as can be told without reading it.
-pub(crate) type Stamp = (SystemTime, u64, u64);
+/// When a file last changed, its permissions included, as far as can be told without reading it.
+pub(crate) type Stamp = (i64, i64, u64, u64);
 
 impl Source {
     /// In the order of the client's own chain: variables before files.
@@ -66,12 +65,23 @@ impl Source {
         Self::Chain { profile: wanted }
     }
 
-    pub(crate) fn auth(&self) -> Result<S3ClientAuthConfig, KeysError> {
+    /// The keys of the file, if that is where they come from.
+    pub(crate) fn keys(&self) -> Result<Option<Keys>, KeysError> {
         match self {
-            Self::Unsigned => Ok(S3ClientAuthConfig::NoSigning),
-            Self::Chain { profile: Some(profile) } => Ok(S3ClientAuthConfig::Profile(profile.clone())),
-            Self::Chain { profile: None } => Ok(S3ClientAuthConfig::Default),
-            Self::File(file) => file.keys()?.provider(&file.profile),
+            Self::File(file) => file.keys().map(Some),
+            Self::Unsigned | Self::Chain { .. } => Ok(None),
+        }
+    }
+
+    /// How the client signs, with these keys or as it finds out by itself.
+    pub(crate) fn auth(&self, keys: Option<&Keys>) -> Result<S3ClientAuthConfig, KeysError> {
+        match (self, keys) {
+            (_, Some(keys)) => keys.provider(),
+            (Self::Unsigned, None) => Ok(S3ClientAuthConfig::NoSigning),
+            (Self::Chain { profile: Some(profile) }, None) => {
+                Ok(S3ClientAuthConfig::Profile(profile.clone()))
+            }
+            (Self::Chain { profile: None } | Self::File(_), None) => Ok(S3ClientAuthConfig::Default),
         }
     }
 
@@ -88,7 +98,7 @@ impl Source {
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt as _;
     let metadata = fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.ino(), metadata.len()))
+    Some((metadata.ctime(), metadata.ctime_nsec(), metadata.ino(), metadata.len()))
 }
 
 impl ProfileFile {
@@ -100,12 +110,18 @@ impl ProfileFile {
     }
 }
 
-/// No `Debug`: what cannot be printed cannot be logged.
+/// Shown by name only: what cannot be printed cannot be logged.
 #[derive(PartialEq, Eq)]
-struct Keys {
+pub(crate) struct Keys {
     access_key_id: String,
     secret_access_key: String,
     session_token: Option<String>,
+}
+
+impl std::fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Keys(…)")
+    }
 }
 
 impl Keys {
@@ -130,14 +146,14 @@ impl Keys {
         Some(Self { access_key_id: access_key_id?, secret_access_key: secret_access_key?, session_token })
     }
 
-    fn provider(&self, profile: &str) -> Result<S3ClientAuthConfig, KeysError> {
+    fn provider(&self) -> Result<S3ClientAuthConfig, KeysError> {
         let options = CredentialsProviderStaticOptions {
             access_key_id: &self.access_key_id,
             secret_access_key: &self.secret_access_key,
             session_token: self.session_token.as_deref(),
         };
         let provider = CredentialsProvider::new_static(&Allocator::default(), options);
-        Ok(S3ClientAuthConfig::Provider(provider.map_err(|_| KeysError::Unusable(profile.to_owned()))?))
+        Ok(S3ClientAuthConfig::Provider(provider.map_err(|_| KeysError::Unusable)?))
     }
 }
 

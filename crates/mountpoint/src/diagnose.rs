@@ -5,8 +5,9 @@
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use mounter::reply::{Code, Refused};
 use mountpoint_s3_client::config::EndpointConfig;
@@ -14,8 +15,10 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// For each step. Half of what whoever mounts is ready to wait.
-const STEP_WITHIN: Duration = Duration::from_secs(3);
+/// For each step; three of them, and whoever mounts still gets the reason.
+const STEP_WITHIN: Duration = Duration::from_secs(2);
+/// For each address after the first ones have used the time up.
+const LEAST: Duration = Duration::from_millis(100);
 /// Where the client's core looks for authorities unless told otherwise.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -38,8 +41,13 @@ impl Way {
     ) -> Option<Self> {
         let uri = endpoint.resolve_for_bucket(bucket).ok()?.uri().ok()?;
         let encrypted = uri.scheme() == "https";
-        let proxies = if encrypted { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] };
-        if proxies.iter().any(|name| variable(name).is_some_and(|value| !value.is_empty())) {
+        let host = uri.host_name().to_str()?.to_owned();
+        let set =
+            |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(|it| !it.is_empty()));
+        let proxy =
+            set(if encrypted { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] });
+        let direct = set(["NO_PROXY", "no_proxy"]).is_some_and(|exceptions| excepted(&host, &exceptions));
+        if proxy.is_some() && !direct {
             return None;
         }
         let port = match u16::try_from(uri.host_port()).ok()? {
@@ -49,24 +57,32 @@ impl Way {
         };
         let authorities =
             encrypted.then(|| ca_bundle.unwrap_or_else(|| Path::new(SYSTEM_AUTHORITIES)).to_owned());
-        Some(Self { host: uri.host_name().to_str()?.to_owned(), port, authorities })
+        Some(Self { host, port, authorities })
     }
 
     /// The first step that fails; `None` if the server can be reached and is trusted, and merely does not answer.
     pub(crate) fn walk(&self) -> Option<Refused> {
         let Self { host, port, .. } = self;
-        let addresses = match (host.as_str(), *port).to_socket_addrs() {
-            Ok(addresses) => addresses,
-            Err(error) => {
-                let message = format!(
-                    "the host name `{host}` is not known here ({error}): correct the endpoint, or the cluster's DNS"
-                );
-                return Some(Refused::new(Code::UnknownHost, message));
-            }
+        let unknown = |error: &str| {
+            let message = format!(
+                "the host name `{host}` is not known here ({error}): correct the endpoint, or the cluster's DNS"
+            );
+            Some(Refused::new(Code::UnknownHost, message))
+        };
+        let (sender, resolved) = mpsc::channel();
+        let name = (host.clone(), *port);
+        // The resolver has no deadline of its own.
+        thread::spawn(move || sender.send(name.to_socket_addrs().map(Vec::from_iter)));
+        let addresses = match resolved.recv_timeout(STEP_WITHIN) {
+            Ok(Ok(addresses)) => addresses,
+            Ok(Err(error)) => return unknown(&error.to_string()),
+            Err(_) => return unknown("no answer from the name server"),
         };
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+        let until = Instant::now() + STEP_WITHIN;
         for address in addresses {
-            match TcpStream::connect_timeout(&address, STEP_WITHIN) {
+            let left = until.saturating_duration_since(Instant::now()).max(LEAST);
+            match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return self.shake_hands(stream),
                 Err(error) => failure = error,
             }
@@ -109,6 +125,13 @@ impl Way {
     }
 }
 
+/// Whether a list such as `.svc,10.0.0.1,example.com` names the host or a domain above it.
+fn excepted(host: &str, exceptions: &str) -> bool {
+    exceptions.split(',').map(|name| name.trim().trim_start_matches('.')).filter(|name| !name.is_empty()).any(
+        |name| name == "*" || host == name || host.strip_suffix(name).is_some_and(|rest| rest.ends_with('.')),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,5 +160,8 @@ mod tests {
         let proxy = [("HTTPS_PROXY", "http://proxy")];
         assert_eq!(way("https://s3.test", AddressingStyle::Path, &proxy), None);
         assert!(way("http://s3.test", AddressingStyle::Path, &proxy).is_some());
+        let exception = [proxy[0], ("NO_PROXY", "localhost, .test")];
+        assert!(way("https://s3.test", AddressingStyle::Path, &exception).is_some());
+        assert!(!excepted("latest", "test") && excepted("a.b", "*") && !excepted("a.b", ""));
     }
 }

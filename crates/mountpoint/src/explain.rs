@@ -106,7 +106,7 @@ fn unconnected(error: &str, target: &Target) -> Refused {
 
 pub(crate) fn client(error: &ClientError, target: &Target) -> Refused {
     let code = match error {
-        ClientError::Keys(KeysError::Read { .. } | KeysError::Missing { .. } | KeysError::Unusable(_)) => {
+        ClientError::Keys(KeysError::Read { .. } | KeysError::Missing { .. } | KeysError::Unusable) => {
             Code::NoCredentials
         }
         ClientError::New(_) => Code::BadOption,

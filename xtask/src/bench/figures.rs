@@ -48,7 +48,13 @@ impl Figures {
         let medians = self.medians();
         for row in &self.0 {
             let middle = median(&row.samples);
-            let worst = row.samples.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let samples = row.samples.iter().copied();
+            // Of times and sizes less is better, of ratios and rates more.
+            let worst = if row.key.contains("_ratio") || row.key.ends_with("_per_s") {
+                samples.fold(f64::INFINITY, f64::min)
+            } else {
+                samples.fold(f64::NEG_INFINITY, f64::max)
+            };
             let ratio = row
                 .reference
                 .as_deref()

@@ -1,6 +1,5 @@
 //! Whole journeys on a real node.
 
-mod controller;
-mod hand_over;
+mod driver;
 mod object_store;
 mod pods;

@@ -6,4 +6,5 @@ mod files;
 mod fuse;
 mod hand_over;
 mod network;
+mod node;
 mod semantics;

@@ -75,6 +75,7 @@ impl MountpointPod {
     }
 
     /// The same pod after its container was started anew.
+    #[must_use]
     pub fn restart(mut self) -> Self {
         let _ = self.process.kill();
         self.process.wait().unwrap();

@@ -12,5 +12,4 @@ pub mod image;
 pub mod programs;
 pub mod progress;
 pub mod s3;
-pub mod served_file;
 pub mod test;

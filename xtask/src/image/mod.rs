@@ -15,7 +15,7 @@ use contents::Contents;
 /// What the node's pods pause on, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
 pub const PAUSE: &str = BUSYBOX;
-/// The controller.
+/// The controller and the node service.
 pub const DRIVER: &str = "s3-csi.test/driver:dev";
 /// What runs in a Mountpoint Pod.
 pub const MOUNTER: &str = "s3-csi.test/mounter:dev";
@@ -41,6 +41,7 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("controller", "s3-csi-controller"),
     ("mounter", "s3-csi-mounter"),
     ("mountpoint", "s3-csi-mountpoint"),
+    ("node", "s3-csi-node"),
     ("xtask", "testpod"),
 ];
 
@@ -92,7 +93,9 @@ fn image(name: &str, programs: &Path) -> Result<Image> {
         }
         "driver" => {
             contents.system_files()?;
-            contents.program(&programs.join("s3-csi-controller"), "bin/s3-csi-controller")?;
+            for program in ["s3-csi-controller", "s3-csi-node"] {
+                contents.program(&programs.join(program), &format!("bin/{program}"))?;
+            }
             Ok(Image { reference: DRIVER, contents, command: &["/bin/s3-csi-controller"], user: NOBODY })
         }
         "mounter" => {

@@ -153,6 +153,16 @@ fn check_dependencies(cache: &Cache) -> Result<()> {
 
 /// The tests that find what is committed out of date also write it.
 pub fn generate(cache: &Cache) -> Result<()> {
+    run_command(cargo(cache).args([
+        "run",
+        "--quiet",
+        "--package",
+        "xtask",
+        "--features",
+        "generate",
+        "--bin",
+        "generate-csi",
+    ]))?;
     run_command(cargo(cache).env("S3_CSI_GENERATE", "1").args([
         "test",
         "--workspace",

@@ -1,0 +1,61 @@
+//! The folder shared with a Mountpoint Pod, and the moment its mounter listens there.
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use contract::names::comm_on_node;
+
+use rustix::fs::{Mode, OFlags, inotify, openat};
+use tokio::io::unix::AsyncFd;
+
+use crate::place::Root;
+
+/// Of the pod with this UID, once kubelet has made it.
+pub fn open(kubelet: &Root, pod_uid: &str) -> io::Result<OwnedFd> {
+    kubelet.folder(&path(kubelet, pod_uid))
+}
+
+pub fn path(kubelet: &Root, pod_uid: &str) -> PathBuf {
+    comm_on_node(kubelet.path(), pod_uid)
+}
+
+/// Waits until somebody listens. The pod's phase would tell it up to a second later.
+pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
+    let folder = path(kubelet, pod_uid);
+    loop {
+        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+        // What is not there yet appears in the nearest folder that is.
+        let mut watched = folder.clone();
+        let mask = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ATTRIB;
+        while inotify::add_watch(&changes, &watched, mask).is_err() {
+            if !watched.pop() || !watched.starts_with(kubelet.path()) {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "kubelet's folder is gone"));
+            }
+        }
+        // After the watch: what appeared in between is not missed.
+        if mounter::channel::connect(&folder).is_ok() {
+            return Ok(());
+        }
+        if watched != folder && next_exists(&watched, &folder) {
+            continue;
+        }
+        #[expect(
+            deprecated,
+            reason = "unsound only for types that do not own their descriptor; this one does"
+        )]
+        let _ = AsyncFd::new(changes)?.readable().await?;
+    }
+}
+
+/// Whether the folder below `watched` on the way to `folder` has come into being since.
+fn next_exists(watched: &Path, folder: &Path) -> bool {
+    let next = folder.strip_prefix(watched).ok().and_then(|rest| rest.iter().next());
+    next.is_some_and(|name| watched.join(name).exists())
+}
+
+/// Tells the mounter that its end is wanted.
+pub fn ask_to_exit(comm: &OwnedFd) -> io::Result<()> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat(comm.as_fd(), mounter::EXIT, flags, Mode::from_raw_mode(0o640)).map(drop)?)
+}

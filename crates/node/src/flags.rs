@@ -1,0 +1,94 @@
+//! What can be set from outside. Names of variables are the reference's.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Parser;
+use contract::names::MOUNTPOINT_NAMESPACE;
+use service::logs::LogFlags;
+
+/// Mounts buckets for the workloads of one node.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "s3-csi-node", version)]
+pub struct Flags {
+    /// Name of the node that this runs on.
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: String,
+    /// kubelet's folder, the same here as on the node.
+    #[arg(long, env = "KUBELET_PATH", default_value = "/var/lib/kubelet")]
+    pub kubelet_path: PathBuf,
+    /// Namespace of the Mountpoint Pods.
+    #[arg(long, env = "MOUNTPOINT_NAMESPACE", default_value = MOUNTPOINT_NAMESPACE)]
+    pub mountpoint_namespace: String,
+    /// Whether to register with kubelet: `on`, or `off` where a registrar of its own runs beside.
+    #[arg(long, env = "REGISTRATION", value_enum, default_value = "on")]
+    pub registration: Registration,
+    /// Most volumes that the node may have; 0 for no limit.
+    #[arg(long, env = "MAX_VOLUMES", default_value_t = 0)]
+    pub max_volumes: u32,
+    /// URL of the S3 endpoint that buckets are at.
+    #[arg(long, env = "AWS_ENDPOINT_URL", default_value = "")]
+    pub endpoint_url: String,
+    /// Region to sign requests for, unless a volume names another.
+    #[arg(long, env = "AWS_REGION", default_value = "")]
+    pub region: String,
+    /// Folder with the driver's own keys, as a Secret is mounted: `access_key_id`, `secret_access_key`, `session_token`.
+    /// Without it, `AWS_ACCESS_KEY_ID` and so on.
+    #[arg(long, env = "CREDENTIALS_DIR")]
+    pub credentials_dir: Option<PathBuf>,
+    /// File of trusted authorities as Mountpoint Pods see it.
+    #[arg(long, env = "MOUNTPOINT_CA_BUNDLE")]
+    pub mountpoint_ca_bundle: Option<String>,
+    /// Address of probes and metrics.
+    #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:9808")]
+    pub probes_address: SocketAddr,
+    #[command(flatten)]
+    pub logs: LogFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Registration {
+    On,
+    Off,
+}
+
+impl Flags {
+    /// What every mount process of this installation gets to know.
+    pub fn environment(&self) -> BTreeMap<String, String> {
+        let all = [
+            ("AWS_ENDPOINT_URL", Some(&self.endpoint_url)),
+            ("AWS_REGION", Some(&self.region)),
+            ("AWS_CA_BUNDLE", self.mountpoint_ca_bundle.as_ref()),
+        ];
+        let set = all
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?)));
+        set.map(|(name, value)| (name.to_owned(), value.clone())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_committed_help_is_current() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-node.txt");
+        let help =
+            Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
+        let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
+        if std::env::var_os("S3_CSI_GENERATE").is_some() {
+            std::fs::write(path, &current).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
+    }
+
+    #[test]
+    fn only_what_is_set_reaches_the_mount_process() {
+        let flags =
+            Flags::parse_from(["s3-csi-node", "--node-name=n", "--endpoint-url=http://s3", "--region="]);
+        assert_eq!(flags.environment(), [("AWS_ENDPOINT_URL".to_owned(), "http://s3".to_owned())].into());
+    }
+}

@@ -1,0 +1,130 @@
+//! The only file that mounts and unmounts. Nothing here waits for a server: what touches a served path does so on a
+//! thread that may be left behind.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use mounter::channel::open_fuse;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
+
+use crate::mount_table::{DEVICE, MountTable};
+use crate::place::Place;
+
+/// A living server answers in milliseconds, a busy one in a second.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// What the kernel reads ahead on a bucket, in KiB. Its default of 128 makes eight times as many requests of a large
+/// read; more than this lets requests overtake each other, which the mount process takes for random reads.
+const READ_AHEAD_KIB: &str = "512";
+const COMMON: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOATIME);
+
+/// Whether somebody answers for a mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pulse {
+    Alive,
+    /// Its server is gone.
+    Dead(String),
+    /// Its server is there and does not answer.
+    Silent,
+}
+
+pub fn table() -> io::Result<MountTable> {
+    Ok(MountTable::parse(&fs::read("/proc/self/mountinfo")?))
+}
+
+/// Mounts the FUSE device; its descriptor is for whoever serves it.
+pub fn mount_source(place: &Place, read_only: bool) -> io::Result<OwnedFd> {
+    let device = open_fuse()?;
+    // Every user may come in as far as the modes allow; the mount process lets only root in unless told otherwise.
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    let options = CString::new(options).map_err(io::Error::other)?;
+    let mut flags = COMMON;
+    flags.set(MountFlags::RDONLY, read_only);
+    mount(DEVICE, place.path(), "fuse", flags, options.as_c_str())?;
+    Ok(device.into())
+}
+
+/// The same file system at another place.
+pub fn bind(source: &Place, target: &Place, read_only: bool) -> io::Result<()> {
+    mount_bind(source.path(), target.path())?;
+    if read_only {
+        // A bind takes its flags from the source; only a second call can change them.
+        let flags = COMMON | MountFlags::BIND | MountFlags::RDONLY;
+        if let Err(error) = mount_remount(target.path(), flags, c"") {
+            let _ = detach(target);
+            return Err(error.into());
+        }
+    }
+    Ok(())
+}
+
+/// Takes away what is on top. Nothing there is as good.
+pub fn unmount_top(place: &Place) -> io::Result<()> {
+    forgiving(unmount(place.path(), UnmountFlags::NOFOLLOW))
+}
+
+/// The same without waiting for whoever still uses it: they keep it, and it ends with the last of them.
+pub fn detach(place: &Place) -> io::Result<()> {
+    forgiving(unmount(place.path(), UnmountFlags::NOFOLLOW | UnmountFlags::DETACH))
+}
+
+fn forgiving(outcome: rustix::io::Result<()>) -> io::Result<()> {
+    match outcome {
+        // Not a mount point, or not there at all.
+        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Lets the kernel read further ahead. Slower without, and no worse.
+pub fn read_ahead(device: (u32, u32)) {
+    let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
+    if let Err(error) = fs::write(&file, READ_AHEAD_KIB) {
+        tracing::debug!(%error, file, "read-ahead stays at the kernel's default");
+    }
+}
+
+/// Feels the pulse of mounts. One thread per mount at most: one that hangs is not joined by others.
+#[derive(Clone, Debug, Default)]
+pub struct Pulses(Arc<Mutex<HashSet<PathBuf>>>);
+
+impl Pulses {
+    pub async fn feel(&self, path: &Path) -> Pulse {
+        if !self.begin(path) {
+            return Pulse::Silent;
+        }
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (pulses, path) = (self.clone(), path.to_owned());
+        let spawned = std::thread::Builder::new().name("pulse".to_owned()).spawn(move || {
+            let answer = rustix::fs::statfs(&path);
+            pulses.end(&path);
+            let _ = sender.send(answer.map(drop));
+        });
+        if let Err(error) = spawned {
+            return Pulse::Dead(error.to_string());
+        }
+        match tokio::time::timeout(ANSWER_WITHIN, receiver).await {
+            Ok(Ok(Ok(()))) => Pulse::Alive,
+            Ok(Ok(Err(error))) => Pulse::Dead(error.to_string()),
+            Ok(Err(_)) => Pulse::Dead("the thread that asked has ended".to_owned()),
+            Err(_) => Pulse::Silent,
+        }
+    }
+
+    fn begin(&self, path: &Path) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned())
+    }
+
+    fn end(&self, path: &Path) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(path);
+    }
+}

@@ -1,0 +1,20 @@
+//! The program on every node: mounts buckets for workloads and takes the mounts away again.
+
+pub mod comm;
+pub mod credentials;
+pub mod drain;
+pub mod flags;
+pub mod kernel;
+pub mod known;
+pub mod metrics;
+pub mod mount_table;
+pub mod place;
+pub mod plan;
+pub mod publish;
+pub mod registration;
+pub mod release;
+pub mod request;
+pub mod rpc;
+pub mod run;
+pub mod taint;
+pub mod turn;

@@ -1,0 +1,104 @@
+//! What the node counts. Every label has a handful of values.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use contract::names::source_on_node;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::kernel;
+
+/// From a republish that finds everything in place to one that waits as long as it may, in seconds.
+const BUCKETS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
+
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    publishes: Family<Outcome, Histogram>,
+    stages: Family<StageLabel, Histogram>,
+    credentials: Counter,
+    sweeps: Counter,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StageLabel {
+    stage: Stage,
+}
+
+/// What a publish spends its time on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
+pub enum Stage {
+    Assignment,
+    Listening,
+    Mount,
+}
+
+impl Metrics {
+    pub fn register(kubelet: &std::path::Path) -> (Self, Arc<Mutex<Registry>>) {
+        let histogram = || Histogram::new(BUCKETS);
+        let metrics = Self {
+            publishes: Family::new_with_constructor(histogram),
+            stages: Family::new_with_constructor(histogram),
+            credentials: Counter::default(),
+            sweeps: Counter::default(),
+        };
+        let mut registry = Registry::with_prefix("s3_csi_node");
+        registry.register("publish_seconds", "NodePublishVolume by result", metrics.publishes.clone());
+        registry.register("publish_stage_seconds", "Stages of a publish", metrics.stages.clone());
+        registry.register(
+            "credentials_written",
+            "Credentials that were new or changed",
+            metrics.credentials.clone(),
+        );
+        registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
+        registry.register_collector(Box::new(Sources(source_on_node(kubelet, ""))));
+        (metrics, Arc::new(Mutex::new(registry)))
+    }
+
+    pub fn published(&self, code: tonic::Code, time: Duration) {
+        self.publishes.get_or_create(&Outcome { code: format!("{code:?}") }).observe(time.as_secs_f64());
+    }
+
+    pub fn stage(&self, stage: Stage, time: Duration) {
+        self.stages.get_or_create(&StageLabel { stage }).observe(time.as_secs_f64());
+    }
+
+    pub fn credentials_written(&self) {
+        self.credentials.inc();
+    }
+
+    pub fn swept(&self) {
+        self.sweeps.inc();
+    }
+}
+
+/// Counted when asked: the kernel knows best.
+#[derive(Debug)]
+struct Sources(std::path::PathBuf);
+
+impl Collector for Sources {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let table = kernel::table().unwrap_or_default();
+        let buckets = || table.0.iter().filter(|mount| mount.bucket);
+        let sources = buckets().filter(|mount| mount.point.starts_with(&self.0)).count();
+        for (name, help, count) in [
+            ("mounted_buckets", "Buckets that are mounted on this node", sources),
+            ("bound_workloads", "Mounts of workloads", buckets().count() - sources),
+        ] {
+            let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));
+            let metric = encoder.encode_descriptor(name, help, None, gauge.metric_type())?;
+            gauge.encode(metric)?;
+        }
+        Ok(())
+    }
+}

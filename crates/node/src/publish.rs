@@ -1,0 +1,372 @@
+//! A bucket for a workload: from kubelet's request to a bind mount. Every step can be the last one of a life; the next
+//! publish goes on from whatever is there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use contract::names::source_on_node;
+use contract::volume::AuthenticationSource;
+use mounter::channel::{HandOverError, hand_over};
+use mounter::order::Order;
+use mounter::reply::{Code, Refused, Reply};
+use service::csi::NodePublishVolumeRequest;
+use thiserror::Error;
+use tonic::Status;
+
+use crate::comm;
+use crate::credentials::{self, CredentialsError, DriverKeys, Keys};
+use crate::kernel::{self, Pulse, Pulses};
+use crate::known::{Known, MountpointPod};
+use crate::metrics::{Metrics, Stage};
+use crate::place::{Place, Root};
+use crate::plan::{Step, Wanted, plan};
+use crate::request::{Publish, RequestError};
+use crate::turn::Turns;
+
+/// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
+/// again by itself.
+const PUBLISH_WITHIN: Duration = Duration::from_secs(30);
+/// What is left for the hand-over if everything before it took its time.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(22);
+
+#[derive(Debug, Error)]
+pub enum PublishError {
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("another call is working on this target; try again")]
+    Busy,
+    #[error(
+        "no attachment names this workload yet (volume `{volume}`, pod {pod_uid}): is the controller running? \
+         kubectl get s3pa; kubectl logs -n kube-system -lapp=s3-csi-controller"
+    )]
+    NoAssignment { volume: String, pod_uid: String },
+    #[error("the Mountpoint Pod `{0}` of this workload is not known yet")]
+    NoPod(String),
+    #[error("the Mountpoint Pod `{pod}` is not one that may serve this workload: {reason}")]
+    WrongPod { pod: String, reason: &'static str },
+    #[error(
+        "the Mountpoint Pod `{pod}` does not start: {reason}; see kubectl describe pod -n {namespace} {pod}"
+    )]
+    PodTrouble { pod: String, namespace: String, reason: String },
+    #[error("the Mountpoint Pod `{pod}` is not listening yet; see kubectl describe pod -n {namespace} {pod}")]
+    NotListening { pod: String, namespace: String },
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
+    #[error("{message} ({code}, Mountpoint Pod `{pod}`)", message = .refused.message, code = .refused.code)]
+    Refused { pod: String, refused: Refused },
+    #[error(
+        "the hand-over to the Mountpoint Pod `{pod}` failed: {source}; see kubectl logs -n {namespace} {pod}"
+    )]
+    HandOver { pod: String, namespace: String, source: HandOverError },
+    #[error("cannot {step} {path}: {source}")]
+    Kernel { step: &'static str, path: PathBuf, source: io::Error },
+}
+
+impl From<PublishError> for Status {
+    fn from(error: PublishError) -> Self {
+        let message = error.to_string();
+        match error {
+            PublishError::Busy => Self::aborted(message),
+            PublishError::NoAssignment { .. }
+            | PublishError::NoPod(_)
+            | PublishError::NotListening { .. } => Self::deadline_exceeded(message),
+            PublishError::WrongPod { .. } => Self::failed_precondition(message),
+            PublishError::PodTrouble { .. } | PublishError::HandOver { .. } => Self::unavailable(message),
+            PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
+                Self::internal(message)
+            }
+            PublishError::Request(_) | PublishError::Credentials(_) => Self::invalid_argument(message),
+            PublishError::Refused { refused, .. } => match refused.code {
+                Code::BadOption | Code::BadPrefix | Code::WrongRegion => Self::invalid_argument(message),
+                Code::NoSuchBucket => Self::not_found(message),
+                Code::AccessDenied => Self::permission_denied(message),
+                Code::WrongSecret | Code::UnknownKey | Code::ExpiredCredentials | Code::NoCredentials => {
+                    Self::unauthenticated(message)
+                }
+                Code::EndpointUnreachable | Code::UnknownHost | Code::UntrustedCertificate | Code::Busy => {
+                    Self::unavailable(message)
+                }
+                Code::TimedOut | Code::Late => Self::deadline_exceeded(message),
+                Code::CacheNotWritable => Self::failed_precondition(message),
+                Code::WrongPeer
+                | Code::Garbled
+                | Code::WrongVersion
+                | Code::WrongDescriptor
+                | Code::Failed => Self::internal(message),
+            },
+        }
+    }
+}
+
+/// What is the same for every volume of this installation.
+#[derive(Clone, Debug)]
+pub struct Installation {
+    pub driver_keys: DriverKeys,
+    /// Endpoint, region and the like.
+    pub environment: BTreeMap<String, String>,
+    pub mountpoint_namespace: String,
+    pub cluster_version: String,
+}
+
+pub struct Publisher {
+    pub kubelet: Root,
+    pub known: Known,
+    pub turns: Turns,
+    pub pulses: Pulses,
+    pub installation: Installation,
+    pub metrics: Metrics,
+}
+
+impl Publisher {
+    pub async fn publish(self: &Arc<Self>, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
+        let publish = Publish::parse(request, self.kubelet.path())?;
+        let Some(_target) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
+        if self.is_from_another_era(&publish).await? {
+            return Ok(());
+        }
+        let until = Instant::now() + PUBLISH_WITHIN;
+        let began = Instant::now();
+        let pod = self.assigned(&publish, until).await?;
+        self.metrics.stage(Stage::Assignment, began.elapsed());
+        let began = Instant::now();
+        self.listening(&pod, until).await?;
+        self.metrics.stage(Stage::Listening, began.elapsed());
+        let _turn = self.turns.of(&pod.name).await;
+        let began = Instant::now();
+        let source = self.provide(&publish, &pod)?;
+        self.mount(&publish, &pod, source).await?;
+        self.metrics.stage(Stage::Mount, began.elapsed());
+        Ok(())
+    }
+
+    /// Mounts made by drivers of the time before Mountpoint Pods have no source of ours. They are left as they are.
+    async fn is_from_another_era(&self, publish: &Publish) -> Result<bool, PublishError> {
+        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let Some(top) = table.at(&publish.target).next_back() else { return Ok(false) };
+        let sources = source_on_node(self.kubelet.path(), "");
+        let ours = table.copies(&publish.target).any(|copy| copy.point.starts_with(&sources));
+        Ok(top.bucket && !ours && self.pulses.feel(&publish.target).await == Pulse::Alive)
+    }
+
+    /// Waits for an attachment that names this workload, and for the pod that it names.
+    async fn assigned(&self, publish: &Publish, until: Instant) -> Result<MountpointPod, PublishError> {
+        let mut changes = self.known.changes();
+        loop {
+            changes.borrow_and_update();
+            let Publish { volume_name, volume_id, pod_uid, .. } = publish;
+            let name = self.known.assignment(volume_name, volume_id, pod_uid);
+            let pod = name.as_deref().and_then(|name| self.known.pod(name));
+            if let Some(pod) = pod {
+                self.check(publish, &pod)?;
+                return Ok(pod);
+            }
+            if tokio::time::timeout_at(until.into(), changes.changed()).await.is_err() {
+                return Err(match name {
+                    Some(name) => PublishError::NoPod(name),
+                    None => {
+                        PublishError::NoAssignment { volume: volume_name.clone(), pod_uid: pod_uid.clone() }
+                    }
+                });
+            }
+        }
+    }
+
+    /// Whoever may write attachments must not be able to send descriptors and keys to any pod.
+    fn check(&self, publish: &Publish, pod: &MountpointPod) -> Result<(), PublishError> {
+        let reason = if pod.node.as_deref() != Some(self.known.node()) {
+            "it is not on this node"
+        } else if !pod.ours {
+            "it does not carry the driver's labels"
+        } else if pod.volume_name.as_ref().is_some_and(|name| *name != publish.volume_name) {
+            "it belongs to another volume"
+        } else {
+            return Ok(());
+        };
+        Err(PublishError::WrongPod { pod: pod.name.clone(), reason })
+    }
+
+    /// Waits for the mounter, or for the reason why there is none.
+    async fn listening(&self, pod: &MountpointPod, until: Instant) -> Result<(), PublishError> {
+        if self.is_served(pod).await {
+            return Ok(());
+        }
+        let namespace = || self.installation.mountpoint_namespace.clone();
+        let mut changes = self.known.changes();
+        let listening = comm::listening(&self.kubelet, &pod.uid);
+        tokio::pin!(listening);
+        loop {
+            changes.borrow_and_update();
+            let now = self.known.pod(&pod.name).filter(|now| now.uid == pod.uid);
+            match now {
+                None => return Err(PublishError::NoPod(pod.name.clone())),
+                Some(MountpointPod { trouble: Some(reason), .. }) => {
+                    return Err(PublishError::PodTrouble {
+                        pod: pod.name.clone(),
+                        namespace: namespace(),
+                        reason,
+                    });
+                }
+                Some(_) => {}
+            }
+            tokio::select! {
+                listens = &mut listening => {
+                    let folder = comm::path(&self.kubelet, &pod.uid);
+                    return listens.map_err(kernel_error("watch", &folder));
+                }
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(until.into()) => {
+                    return Err(PublishError::NotListening { pod: pod.name.clone(), namespace: namespace() });
+                }
+            }
+        }
+    }
+
+    /// A source that somebody answers for needs no mounter to listen.
+    async fn is_served(&self, pod: &MountpointPod) -> bool {
+        let source = source_on_node(self.kubelet.path(), &pod.name);
+        let mounted = kernel::table().is_ok_and(|table| table.at(&source).next().is_some());
+        mounted && self.pulses.feel(&source).await == Pulse::Alive
+    }
+
+    /// Puts the keys in place, every time: a changed Secret reaches a mount that has been running for long.
+    fn provide(&self, publish: &Publish, pod: &MountpointPod) -> Result<AuthenticationSource, PublishError> {
+        let driver = &self.installation.driver_keys;
+        let (keys, source) = Keys::choose(publish.volume.authentication, &publish.secrets, driver)?;
+        let comm = comm::open(&self.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
+        if credentials::provide(&comm, &pod.name, &keys)? {
+            self.metrics.credentials_written();
+            tracing::info!(
+                volume_id = publish.volume_id,
+                mountpoint_pod = pod.name,
+                source = source.as_str(),
+                "credentials written"
+            );
+        }
+        Ok(source)
+    }
+
+    async fn mount(
+        self: &Arc<Self>,
+        publish: &Publish,
+        pod: &MountpointPod,
+        authentication: AuthenticationSource,
+    ) -> Result<(), PublishError> {
+        let source = source_on_node(self.kubelet.path(), &pod.name);
+        let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
+        let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
+        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let alive = match table.at(&source).next_back() {
+            None => false,
+            Some(_) => match self.pulses.feel(&source).await {
+                Pulse::Alive => true,
+                Pulse::Dead(_) => false,
+                // It may be busy; replacing it would take it from those whom it serves.
+                Pulse::Silent => {
+                    let source_error = io::Error::new(io::ErrorKind::TimedOut, "its server does not answer");
+                    return Err(kernel_error("use", &source)(source_error));
+                }
+            },
+        };
+        let read_only = publish.read_only || publish.source_read_only;
+        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive };
+        for step in plan(&table, wanted) {
+            let (volume_id, pod_uid, mountpoint_pod) = (&publish.volume_id, &publish.pod_uid, &pod.name);
+            tracing::info!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
+            match step {
+                Step::UnmountTarget => {
+                    kernel::detach(&target_place).map_err(kernel_error("unmount", &publish.target))?;
+                }
+                Step::UnmountSource => {
+                    kernel::detach(&source_place).map_err(kernel_error("unmount", &source))?;
+                }
+                Step::Serve => self.serve(publish, pod, &source_place, &source, authentication).await?,
+                Step::Bind => kernel::bind(&source_place, &target_place, read_only)
+                    .map_err(kernel_error("bind", &publish.target))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Mounts the source and has it served; a failure leaves nothing mounted.
+    async fn serve(
+        &self,
+        publish: &Publish,
+        pod: &MountpointPod,
+        place: &Place,
+        source: &Path,
+        authentication: AuthenticationSource,
+    ) -> Result<(), PublishError> {
+        let began = Instant::now();
+        let device =
+            kernel::mount_source(place, publish.source_read_only).map_err(kernel_error("mount", source))?;
+        let mut arguments = publish.arguments.clone();
+        arguments.set("user-agent-prefix", Some(&self.user_agent(authentication)));
+        let mut environment = self.installation.environment.clone();
+        environment.extend(publish.environment.clone());
+        environment.extend(credentials::environment(&pod.name));
+        let order = Order {
+            volume_id: publish.volume_id.clone(),
+            bucket: publish.volume.bucket.clone(),
+            arguments: arguments.render(),
+            environment,
+        };
+        let folder = comm::path(&self.kubelet, &pod.uid);
+        let until = Instant::now() + HAND_OVER_WITHIN;
+        let reply =
+            tokio::task::spawn_blocking(move || hand_over(&folder, &order, device.as_fd(), until)).await;
+        let outcome = match reply {
+            Ok(Ok(Reply::Serving(facts))) => {
+                tracing::info!(
+                    volume_id = publish.volume_id,
+                    mountpoint_pod = pod.name,
+                    version = facts.version,
+                    milliseconds = began.elapsed().as_millis(),
+                    "serving"
+                );
+                Ok(())
+            }
+            Ok(Ok(Reply::Refused(refused))) => Err(PublishError::Refused { pod: pod.name.clone(), refused }),
+            Ok(Err(error)) => Err(PublishError::HandOver {
+                pod: pod.name.clone(),
+                namespace: self.installation.mountpoint_namespace.clone(),
+                source: error,
+            }),
+            Err(panic) => Err(kernel_error("hand over", source)(io::Error::other(panic))),
+        };
+        match &outcome {
+            Ok(()) => {
+                let table = kernel::table().map_err(kernel_error("read the mounts for", source))?;
+                table
+                    .at(source)
+                    .next_back()
+                    .map(|mount| mount.device)
+                    .into_iter()
+                    .for_each(kernel::read_ahead);
+            }
+            Err(_) => {
+                if let Err(error) = kernel::detach(place) {
+                    tracing::warn!(%error, source = %source.display(), "the failed mount stays");
+                }
+            }
+        }
+        outcome
+    }
+
+    /// As in the reference, so that a server's logs keep telling the same.
+    fn user_agent(&self, authentication: AuthenticationSource) -> String {
+        let (version, credential_source) = (env!("CARGO_PKG_VERSION"), authentication.as_str());
+        let kubernetes = &self.installation.cluster_version;
+        format!("s3-csi-driver/{version} credential-source#{credential_source} k8s/{kubernetes}")
+    }
+}
+
+pub(crate) fn kernel_error<'a>(
+    step: &'static str,
+    path: &'a Path,
+) -> impl Fn(io::Error) -> PublishError + 'a {
+    move |source| PublishError::Kernel { step, path: path.to_owned(), source }
+}

@@ -1,0 +1,82 @@
+//! Giving a workload's mount back, and saying how a mount is. Neither needs the API server.
+
+use std::path::Path;
+
+use service::csi::volume_usage::Unit;
+use service::csi::{NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage};
+use tonic::Status;
+
+use crate::kernel::{self, Pulse};
+use crate::publish::Publisher;
+use crate::request::{RequestError, parse_target};
+
+/// More on one point than this is nobody's work.
+const DEEPEST: usize = 64;
+
+impl Publisher {
+    /// Takes everything away from the target: dead or alive, one or several upon each other, there or not. The folder is
+    /// kubelet's to remove.
+    pub fn unpublish(&self, volume_id: &str, target: &str) -> Result<(), Status> {
+        let invalid = |error: RequestError| Status::invalid_argument(error.to_string());
+        if volume_id.is_empty() {
+            return Err(invalid(RequestError::VolumeId));
+        }
+        let (path, pod_uid, _) = parse_target(target, self.kubelet.path()).map_err(invalid)?;
+        let Some(_target) = self.turns.target(&path) else {
+            return Err(Status::aborted("another call is working on this target; try again"));
+        };
+        let failed =
+            |error: std::io::Error| Status::internal(format!("Could not unmount \"{target}\": {error}"));
+        let place = match self.kubelet.place(&path) {
+            Ok(place) => place,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(failed(error)),
+        };
+        for _ in 0..DEEPEST {
+            let table = kernel::table().map_err(failed)?;
+            if table.at(&path).next().is_none() {
+                tracing::info!(volume_id, pod_uid, "unpublished");
+                return Ok(());
+            }
+            // A container that is just ending may hold it for a moment longer; it loses nothing by this.
+            kernel::unmount_top(&place).or_else(|_| kernel::detach(&place)).map_err(failed)?;
+        }
+        Err(Status::internal(format!(
+            "Could not unmount \"{target}\": something mounts upon it again and again"
+        )))
+    }
+
+    pub async fn stats(&self, volume_id: &str, path: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
+        if volume_id.is_empty() {
+            return Err(Status::invalid_argument("Volume ID not provided"));
+        }
+        if path.is_empty() {
+            return Err(Status::invalid_argument("Volume path not provided"));
+        }
+        let path = Path::new(path);
+        if !self.kubelet.contains(path) {
+            return Err(Status::not_found(format!("{} is no volume of this node", path.display())));
+        }
+        let table = kernel::table().map_err(|error| Status::internal(error.to_string()))?;
+        let mounted = table.at(path).next_back().is_some_and(|mount| mount.bucket);
+        if !mounted {
+            return Err(Status::not_found(format!("no bucket is mounted at {}", path.display())));
+        }
+        let (abnormal, message) = match self.pulses.feel(path).await {
+            Pulse::Alive => (false, "the bucket is served".to_owned()),
+            Pulse::Dead(error) => (
+                true,
+                format!(
+                    "the process that served the bucket is gone ({error}); it is mounted again within minutes, and running containers need a restart to see it"
+                ),
+            ),
+            Pulse::Silent => (true, "the process that serves the bucket does not answer".to_owned()),
+        };
+        // A bucket has no size that could be known: nothing is claimed.
+        let usage = VolumeUsage { unit: Unit::Bytes.into(), ..VolumeUsage::default() };
+        Ok(NodeGetVolumeStatsResponse {
+            usage: vec![usage],
+            volume_condition: Some(VolumeCondition { abnormal, message }),
+        })
+    }
+}

@@ -1,0 +1,132 @@
+//! Everything together: caches, sockets, drain, registration, taint.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use contract::names::DRIVER;
+use kube::Client;
+use service::csi::identity_server::IdentityServer;
+use service::csi::node_server::NodeServer;
+use service::identity::Identity;
+use service::probes::{self, Probes};
+use service::registration::registration_server::RegistrationServer;
+use service::socket;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tonic::transport::Server;
+
+use crate::credentials::DriverKeys;
+use crate::drain;
+use crate::flags::{Flags, Registration};
+use crate::kernel::Pulses;
+use crate::known::Known;
+use crate::metrics::Metrics;
+use crate::place::Root;
+use crate::publish::{Installation, Publisher};
+use crate::registration::Registrar;
+use crate::rpc::NodeService;
+use crate::taint;
+use crate::turn::Turns;
+
+/// A request that has begun when the program is told to stop may go on this long: as long as a publish may take.
+const FINISH_WITHIN: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Error)]
+pub enum RunError {
+    #[error("cannot use kubelet's folder {path} (--kubelet-path): {source}")]
+    Kubelet { path: PathBuf, source: std::io::Error },
+    #[error("cannot serve probes on {address} (--probes-address): {source}")]
+    Probes { address: std::net::SocketAddr, source: std::io::Error },
+    #[error("cannot ask the API server for its version: {0}")]
+    Version(#[source] Box<kube::Error>),
+    #[error("cannot listen on {path}: {source}")]
+    Socket { path: PathBuf, source: std::io::Error },
+    #[error("the CSI service ended: {0}")]
+    Serve(#[from] tonic::transport::Error),
+}
+
+/// Runs until `stop`. Mounts outlive it.
+pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
+    let kubelet_error = |source| RunError::Kubelet { path: flags.kubelet_path.clone(), source };
+    let kubelet = Root::open(&flags.kubelet_path).map_err(kubelet_error)?;
+    let (metrics, registry) = Metrics::register(&flags.kubelet_path);
+    let ready = Arc::new(AtomicBool::new(false));
+    let check = {
+        let ready = Arc::clone(&ready);
+        Arc::new(move || {
+            if ready.load(Ordering::Relaxed) {
+                Ok(())
+            } else {
+                Err("not registered with kubelet yet".to_owned())
+            }
+        })
+    };
+    let probes = Probes { healthy: Arc::new(|| Ok(())), ready: check, metrics: registry };
+    let address = flags.probes_address;
+    probes::serve(address, probes, stop.clone())
+        .await
+        .map_err(|source| RunError::Probes { address, source })?;
+    tracing::info!(%address, node = flags.node_name, version = env!("CARGO_PKG_VERSION"), "started");
+
+    let version = client.apiserver_version().await.map_err(|error| RunError::Version(Box::new(error)))?;
+    let known = tokio::select! {
+        known = Known::start(&client, &flags.node_name, &flags.mountpoint_namespace) => known,
+        () = stop.cancelled() => return Ok(()),
+    };
+    let publisher = Arc::new(Publisher {
+        kubelet,
+        known,
+        turns: Turns::default(),
+        pulses: Pulses::default(),
+        installation: Installation {
+            driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
+            environment: flags.environment(),
+            mountpoint_namespace: flags.mountpoint_namespace.clone(),
+            cluster_version: version.git_version,
+        },
+        metrics,
+    });
+    tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
+
+    let listen = |path: &PathBuf| {
+        socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })
+    };
+    let endpoint = flags.kubelet_path.join("plugins").join(DRIVER).join("csi.sock");
+    let csi = listen(&endpoint)?;
+    let service = NodeService { publisher, max_volumes: flags.max_volumes.into() };
+    let server = Server::builder()
+        .add_service(IdentityServer::new(Identity { controller: false, ready: Arc::clone(&ready) }))
+        .add_service(NodeServer::new(service))
+        .serve_with_incoming_shutdown(csi, stop.clone().cancelled_owned());
+    let server = tokio::spawn(server);
+
+    let (registered, mut is_registered) = watch::channel(false);
+    if flags.registration == Registration::On {
+        let registry = flags.kubelet_path.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
+        let incoming = listen(&registry)?;
+        let registrar = Registrar { endpoint: endpoint.to_string_lossy().into_owned(), registered };
+        let registration = Server::builder()
+            .add_service(RegistrationServer::new(registrar))
+            .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+        tokio::spawn(registration);
+        let (ready, stop) = (Arc::clone(&ready), stop.clone());
+        tokio::spawn(async move {
+            while is_registered.changed().await.is_ok() && !stop.is_cancelled() {
+                ready.store(*is_registered.borrow(), Ordering::Relaxed);
+            }
+        });
+    } else {
+        ready.store(true, Ordering::Relaxed);
+    }
+    tokio::spawn(taint::remove_when_registered(client, flags.node_name));
+
+    stop.cancelled().await;
+    match tokio::time::timeout(FINISH_WITHIN, server).await {
+        Ok(Ok(outcome)) => Ok(outcome?),
+        // A call that does not end, or one that panicked, is no reason to stay.
+        Ok(Err(_)) | Err(_) => Ok(()),
+    }
+}

@@ -1,0 +1,55 @@
+//! The start-up taint keeps workloads off a node until its driver is there. It is removed when kubelet knows the driver.
+
+use std::time::Duration;
+
+use contract::names::DRIVER;
+use futures::TryStreamExt as _;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::json;
+
+const TAINT: &str = "s3.csi.scality.com/agent-not-ready";
+/// Between attempts to write the node, which others write too.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Waits until the driver is registered on the node, then removes the taint, if there is one.
+pub async fn remove_when_registered(client: Client, node: String) {
+    let own = watcher::Config::default().fields(&format!("metadata.name={node}"));
+    let registered = watcher(Api::<CSINode>::all(client.clone()), own).default_backoff().applied_objects();
+    let mut registered = std::pin::pin!(registered);
+    loop {
+        match registered.try_next().await {
+            Ok(Some(object)) if object.spec.drivers.iter().any(|driver| driver.name == DRIVER) => break,
+            Ok(Some(_)) => {}
+            Ok(None) => return,
+            Err(error) => tracing::debug!(%error, "cannot watch the CSINode"),
+        }
+    }
+    let nodes = Api::<Node>::all(client);
+    loop {
+        match remove(&nodes, &node).await {
+            Ok(true) => return tracing::info!(node, taint = TAINT, "start-up taint removed"),
+            Ok(false) => return,
+            Err(error) => tracing::warn!(%error, node, "cannot remove the start-up taint; trying again"),
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+}
+
+/// Says whether there was one. The patch holds only for the list that was seen: somebody else's taint must not get lost.
+async fn remove(nodes: &Api<Node>, name: &str) -> kube::Result<bool> {
+    let node = nodes.get(name).await?;
+    let version = node.resource_version();
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    let others: Vec<_> = taints.iter().filter(|taint| taint.key != TAINT).collect();
+    if others.len() == taints.len() {
+        return Ok(false);
+    }
+    let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": others}});
+    nodes.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(true)
+}

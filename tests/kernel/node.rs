@@ -1,0 +1,158 @@
+//! The node's dealings with the kernel: real mounts below a folder that plays kubelet's.
+
+use std::fs;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use mounter::channel::hand_over;
+use mounter::reply::Reply;
+use node::kernel::{self, Pulse, Pulses};
+use node::place::{Place, Root};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
+use s3_csi_tests::{cluster, within};
+use tempfile::TempDir;
+use xtask::s3::ALICE;
+
+/// A node without a kubelet.
+struct Ground {
+    folder: TempDir,
+    root: Root,
+}
+
+impl Ground {
+    fn new() -> Self {
+        cluster();
+        let folder = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let root = Root::open(folder.path()).unwrap();
+        Self { folder, root }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn place(&self, name: &str) -> Place {
+        self.root.create(&self.path(name)).unwrap()
+    }
+
+    fn mounts(&self, name: &str) -> usize {
+        kernel::table().unwrap().at(&self.path(name)).count()
+    }
+
+    fn serve(&self, pod: &MountpointPod, bucket: &str, name: &str) -> u32 {
+        let device = kernel::mount_source(&self.place(name), false).unwrap();
+        let order = pod.order(ALICE, bucket, &[]);
+        match hand_over(pod.comm.path(), &order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
+            Reply::Serving(facts) => facts.pid,
+            Reply::Refused(refused) => panic!("{refused}"),
+        }
+    }
+
+    fn read(&self, name: &str) -> std::io::Result<String> {
+        let path = self.path(name);
+        within("reading", LIMIT, move || fs::read_to_string(path))
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        for name in ["target", "read-only", "source"] {
+            while self.mounts(name) > 0 {
+                kernel::detach(&self.place(name)).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_source_is_served_bound_and_taken_away() {
+    bucket(ALICE, "node-bind").put("node-bind", "file", b"bound").unwrap();
+    let (ground, mut pod) = (Ground::new(), MountpointPod::start());
+    ground.serve(&pod, "node-bind", "source");
+    assert_eq!(Pulses::default().feel(&ground.path("source")).await, Pulse::Alive);
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    kernel::bind(&ground.place("source"), &ground.place("read-only"), true).unwrap();
+    assert_eq!(ground.read("target/file").unwrap(), "bound");
+    assert_eq!(ground.read("read-only/file").unwrap(), "bound");
+    let write = |name: &str| {
+        let path = ground.path(name);
+        within("writing", LIMIT, move || fs::write(path, "x"))
+    };
+    assert_eq!(write("read-only/new").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    write("target/new").unwrap();
+
+    let table = kernel::table().unwrap();
+    let source = ground.path("source");
+    assert!(table.at(&source).all(|mount| mount.bucket && !mount.read_only));
+    let copies: Vec<(PathBuf, bool)> =
+        table.copies(&source).map(|copy| (copy.point.clone(), copy.read_only)).collect();
+    assert_eq!(copies, [(ground.path("target"), false), (ground.path("read-only"), true)]);
+    let device = table.at(&source).next_back().unwrap().device;
+    kernel::read_ahead(device);
+
+    assert!(kernel::unmount_top(&ground.place("source")).is_ok(), "a bound source can go first");
+    for name in ["target", "read-only"] {
+        kernel::unmount_top(&ground.place(name)).unwrap();
+        kernel::unmount_top(&ground.place(name)).unwrap();
+        assert_eq!(ground.mounts(name), 0, "{name}");
+    }
+    assert_eq!(pod.ended().code(), Some(1), "nobody asked it to exit");
+}
+
+#[tokio::test]
+async fn a_dead_server_is_noticed_and_its_mount_replaced() {
+    bucket(ALICE, "node-dead").put("node-dead", "file", b"again").unwrap();
+    let (ground, pod) = (Ground::new(), MountpointPod::start());
+    let server = ground.serve(&pod, "node-dead", "source");
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    let server = i32::try_from(server).ok().and_then(rustix::process::Pid::from_raw).unwrap();
+    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    let pulses = Pulses::default();
+    let source = ground.path("source");
+    let mut seen = pulses.feel(&source).await;
+    while seen == Pulse::Alive {
+        seen = pulses.feel(&source).await;
+    }
+    assert!(matches!(seen, Pulse::Dead(_)), "{seen:?}");
+
+    kernel::detach(&ground.place("target")).unwrap();
+    kernel::detach(&ground.place("source")).unwrap();
+    let successor = MountpointPod::start();
+    ground.serve(&successor, "node-dead", "source");
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    assert_eq!((ground.mounts("source"), ground.mounts("target")), (1, 1));
+    assert_eq!(ground.read("target/file").unwrap(), "again");
+}
+
+/// A server that takes the descriptor and never answers: whoever asks is not kept, and nobody else is kept with it.
+#[tokio::test]
+async fn a_silent_server_keeps_nobody() {
+    let ground = Ground::new();
+    let device = kernel::mount_source(&ground.place("source"), false).unwrap();
+    let pulses = Pulses::default();
+    assert_eq!(pulses.feel(&ground.path("source")).await, Pulse::Silent);
+    assert_eq!(pulses.feel(&ground.path("source")).await, Pulse::Silent, "and no second thread hangs");
+    drop(device);
+    let until = Instant::now() + LIMIT;
+    while !matches!(pulses.feel(&ground.path("source")).await, Pulse::Dead(_)) {
+        assert!(Instant::now() < until);
+    }
+}
+
+#[test]
+fn stacked_mounts_are_seen_and_removed_one_by_one() {
+    let ground = Ground::new();
+    let devices: Vec<_> =
+        (0..3).map(|_| kernel::mount_source(&ground.place("source"), false).unwrap()).collect();
+    assert_eq!(ground.mounts("source"), 3);
+    drop(devices);
+    for left in [2, 1, 0] {
+        kernel::detach(&ground.place("source")).unwrap();
+        assert_eq!(ground.mounts("source"), left);
+    }
+    kernel::detach(&ground.place("source")).unwrap();
+    eventually("the folder can go", || ground.place("source").remove_folder().is_ok());
+}

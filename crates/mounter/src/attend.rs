@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use mounter::EXIT;
 use mounter::channel::{answer, receive};
 use mounter::reply::{Code, Refused, Reply};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
 use signal_hook::consts::SIGTERM;
@@ -238,14 +240,14 @@ fn tell(peer: &UnixStream, reply: &Reply) {
     }
 }
 
-/// Only root, which the node is, may have things mounted.
+/// Only root, which the node is, may have things mounted. Its process cannot be told: seen from a pod, it has no number.
 fn allowed(peer: &UnixStream) -> Result<(), Refused> {
-    let who = rustix::net::sockopt::socket_peercred(peer)
+    let who = getsockopt(peer, PeerCredentials)
         .map_err(|error| Refused::new(Code::WrongPeer, format!("the peer is unknown: {error}")))?;
-    if who.uid.is_root() {
+    if who.uid() == 0 {
         Ok(())
     } else {
-        let message = format!("user {} may not hand over mounts; only root may", who.uid.as_raw());
+        let message = format!("user {} may not hand over mounts; only root may", who.uid());
         Err(Refused::new(Code::WrongPeer, message))
     }
 }

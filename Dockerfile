@@ -1,15 +1,23 @@
 # The images of `cargo xtask image`, for those who have Docker: `docker build --target driver .`
 # Same programs, same files: the builder writes the content that the archives are made of.
 FROM rust:1.95-bookworm AS build
+RUN apt-get update && apt-get install --yes --no-install-recommends cmake libclang-dev libfuse3-dev pkg-config
 WORKDIR /src
 COPY . .
-RUN cargo xtask image --only driver --rootfs /driver && cargo xtask image --only testpod --rootfs /testpod
+RUN cargo xtask image --only driver --rootfs /driver && cargo xtask image --only mounter --rootfs /mounter \
+    && cargo xtask image --only testpod --rootfs /testpod
 
 FROM scratch AS driver
 COPY --from=build /driver /
 ENV PATH=/bin
 USER 65534:65534
 ENTRYPOINT ["/bin/s3-csi-controller"]
+
+FROM scratch AS mounter
+COPY --from=build /mounter /
+ENV PATH=/bin
+USER 65534:65534
+ENTRYPOINT ["/bin/s3-csi-mounter"]
 
 FROM scratch AS testpod
 COPY --from=build /testpod /

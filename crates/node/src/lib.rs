@@ -4,6 +4,7 @@ pub mod comm;
 pub mod credentials;
 pub mod drain;
 pub mod flags;
+pub mod heal;
 pub mod kernel;
 pub mod known;
 pub mod metrics;

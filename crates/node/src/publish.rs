@@ -19,6 +19,7 @@ use tonic::Status;
 
 use crate::comm;
 use crate::credentials::{self, CredentialsError, DriverKeys, Keys};
+use crate::heal::Asked;
 use crate::kernel::{self, Pulse, Pulses};
 use crate::known::{Known, MountpointPod};
 use crate::metrics::{Metrics, Stage};
@@ -119,11 +120,12 @@ pub struct Publisher {
     pub pulses: Pulses,
     pub installation: Installation,
     pub metrics: Metrics,
+    pub asked: Asked,
 }
 
 impl Publisher {
     pub async fn publish(self: &Arc<Self>, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
-        let publish = Publish::parse(request, self.kubelet.path())?;
+        let publish = Publish::parse(request.clone(), self.kubelet.path())?;
         let Some(_target) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
         if self.is_from_another_era(&publish).await? {
             return Ok(());
@@ -140,6 +142,7 @@ impl Publisher {
         let source = self.provide(&publish, &pod)?;
         self.mount(&publish, &pod, source).await?;
         self.metrics.stage(Stage::Mount, began.elapsed());
+        self.asked.remember(&publish.target, request);
         Ok(())
     }
 

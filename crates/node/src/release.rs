@@ -67,7 +67,7 @@ impl Publisher {
             Pulse::Dead(error) => (
                 true,
                 format!(
-                    "the process that served the bucket is gone ({error}); it is mounted again within minutes, and running containers need a restart to see it"
+                    "the process that served the bucket is gone ({error}); it is mounted again within seconds, but containers that run see it only after a restart"
                 ),
             ),
             Pulse::Silent => (true, "the process that serves the bucket does not answer".to_owned()),

@@ -21,6 +21,7 @@ use tonic::transport::Server;
 use crate::credentials::DriverKeys;
 use crate::drain;
 use crate::flags::{Flags, Registration};
+use crate::heal::{self, Asked};
 use crate::kernel::Pulses;
 use crate::known::Known;
 use crate::metrics::Metrics;
@@ -88,8 +89,10 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             cluster_version: version.git_version,
         },
         metrics,
+        asked: Asked::default(),
     });
     tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
+    tokio::spawn(heal::run(Arc::clone(&publisher), stop.clone()));
 
     let listen = |path: &PathBuf| {
         socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })

@@ -12,6 +12,7 @@ use clap::{Args, ValueEnum};
 use crate::cache::{Cache, checkout};
 use crate::cluster::{Cluster, Plan, Profile};
 use crate::command::{cargo, run as run_command};
+use crate::debian;
 use crate::ground;
 use crate::programs::Kubernetes;
 use crate::progress::step;
@@ -51,6 +52,8 @@ enum Suite {
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let began = Instant::now();
+    // Even lints build the C libraries of the mount process.
+    debian::ensure_packages()?;
     let includes = |suite| wanted.only.is_none_or(|only| only == suite);
     let filter = wanted.filter.as_deref();
     let mut total = Count::default();
@@ -153,6 +156,7 @@ fn check_dependencies(cache: &Cache) -> Result<()> {
 
 /// The tests that find what is committed out of date also write it.
 pub fn generate(cache: &Cache) -> Result<()> {
+    debian::ensure_packages()?;
     run_command(cargo(cache).args([
         "run",
         "--quiet",

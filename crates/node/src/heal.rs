@@ -1,0 +1,97 @@
+//! A dead mount is mounted again without waiting for kubelet, which publishes the volumes of a running pod anew only every
+//! minute or two.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use contract::names::source_on_node;
+use service::csi::NodePublishVolumeRequest;
+use tokio_util::sync::CancellationToken;
+
+use crate::kernel::{self, Pulse};
+use crate::publish::{PublishError, Publisher};
+
+/// Whatever has changed on the node, looking is not cheap with many mounts.
+const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+/// While something is dead: its Mountpoint Pod is being started again or replaced.
+const TRY_AGAIN: Duration = Duration::from_secs(2);
+
+/// What workloads have asked for, as long as they have it. Lost with the process: then kubelet's own calls heal.
+#[derive(Default)]
+pub struct Asked(Mutex<HashMap<PathBuf, NodePublishVolumeRequest>>);
+
+impl Asked {
+    pub fn remember(&self, target: &Path, request: NodePublishVolumeRequest) {
+        self.held().insert(target.to_owned(), request);
+    }
+
+    pub fn forget(&self, target: &Path) {
+        self.held().remove(target);
+    }
+
+    fn all(&self) -> HashMap<PathBuf, NodePublishVolumeRequest> {
+        self.held().clone()
+    }
+
+    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, NodePublishVolumeRequest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Looks after every change of a Mountpoint Pod or an attachment, until `stop`: the death of a mount process is one.
+pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
+    let mut changes = publisher.known.changes();
+    loop {
+        let dead = dead(&publisher).await;
+        let wait = if dead.is_empty() { None } else { Some(TRY_AGAIN) };
+        for (target, request) in dead {
+            tracing::info!(volume_id = request.volume_id, target = %target.display(), "its mount is dead; mounting again");
+            let publisher = Arc::clone(&publisher);
+            tokio::spawn(async move {
+                match publisher.publish(request).await {
+                    // An earlier attempt, or kubelet's own call, is still at it.
+                    Ok(()) | Err(PublishError::Busy) => {}
+                    Err(error) => tracing::warn!(%error, target = %target.display(), "not mounted again yet"),
+                }
+            });
+        }
+        let again = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            _ = changes.changed() => tokio::time::sleep(LOOK_AT_MOST_EVERY).await,
+            () = again => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+/// Targets whose source nobody answers for any more. Each source is asked once.
+async fn dead(publisher: &Publisher) -> Vec<(PathBuf, NodePublishVolumeRequest)> {
+    let Ok(table) = kernel::table() else { return Vec::new() };
+    let sources = source_on_node(publisher.kubelet.path(), "");
+    let mut pulses = HashMap::new();
+    let mut dead = Vec::new();
+    for (target, request) in publisher.asked.all() {
+        // One that is not mounted is kubelet's to publish or to forget.
+        let Some(device) = table.at(&target).next_back().map(|mount| mount.device) else { continue };
+        let source =
+            table.copies(&target).find(|copy| copy.point.starts_with(&sources)).map(|copy| &copy.point);
+        let is_dead = match (pulses.get(&device), source) {
+            (Some(known), _) => *known,
+            // Its source was replaced, and it was not moved over: the one who did so was cut off.
+            (None, None) => true,
+            (None, Some(source)) => matches!(publisher.pulses.feel(source).await, Pulse::Dead(_)),
+        };
+        pulses.insert(device, is_dead);
+        if is_dead {
+            dead.push((target, request));
+        }
+    }
+    dead
+}

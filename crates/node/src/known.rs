@@ -54,7 +54,7 @@ impl Known {
         })
     }
 
-    /// Whether any attachment has this workload served by this Mountpoint Pod.
+    /// Whether any attachment names this workload.
     pub fn is_attached(&self, pod_uid: &str) -> bool {
         self.attachments
             .state()

@@ -1,7 +1,7 @@
 //! Paths below kubelet's folder, reached step by step and never through a symbolic link: parts of them are written by
 //! pods, and a link placed there must not lead us anywhere else.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -86,21 +86,9 @@ impl Root {
 }
 
 impl Place {
-    pub fn in_folder(parent: OwnedFd, name: &OsStr) -> Self {
-        Self { parent, name: name.to_owned() }
-    }
-
     /// Good for as long as this place is held.
     pub fn path(&self) -> PathBuf {
         Path::new(&format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.name)
-    }
-
-    pub fn parent(&self) -> &OwnedFd {
-        &self.parent
-    }
-
-    pub fn name(&self) -> &OsStr {
-        &self.name
     }
 
     /// Removes the empty folder; none is as good.

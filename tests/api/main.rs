@@ -6,5 +6,7 @@ mod definition;
 mod detach;
 mod explain;
 mod heal;
+mod node;
+mod node_mounts;
 mod rights;
 mod server;

@@ -1,4 +1,4 @@
-//! The controller can do what its rules say, which is what it needs, and nothing else.
+//! Controller and node can do what their rules say, which is what they need, and nothing else.
 
 use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectAccessReview};
 use k8s_openapi::api::rbac::v1::PolicyRule;
@@ -6,7 +6,7 @@ use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config};
 use s3_csi_tests::Stage;
-use s3_csi_tests::controller::{MOUNTPOINT_NAMESPACE, USER, rules};
+use s3_csi_tests::account::{Account, CONTROLLER, MOUNTPOINT_NAMESPACE, NODE, RELEASE_NAMESPACE};
 use serde_json::json;
 use std::collections::BTreeSet;
 
@@ -25,10 +25,10 @@ fn rights(rules: &[PolicyRule]) -> BTreeSet<Right> {
 }
 
 /// What the API server says the account may do in a namespace, without what every account may.
-async fn granted(stage: &Stage, namespace: &str) -> BTreeSet<Right> {
+async fn granted(stage: &Stage, account: &Account, namespace: &str) -> BTreeSet<Right> {
     let kubeconfig = Kubeconfig::read_from(stage.here.cluster.kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.auth_info.impersonate = Some(USER.to_owned());
+    config.auth_info.impersonate = Some(account.user());
     let client = Client::try_from(config).unwrap();
     let review = serde_json::from_value(json!({"spec": {"namespace": namespace}})).unwrap();
     let answer: SelfSubjectRulesReview =
@@ -46,37 +46,52 @@ async fn granted(stage: &Stage, namespace: &str) -> BTreeSet<Right> {
 }
 
 #[tokio::test]
-async fn the_account_has_the_shipped_rights_and_no_others() {
+async fn the_accounts_have_the_shipped_rights_and_no_others() {
     let stage = Stage::set("rights").await;
-    let everywhere = rights(&rules("controller-cluster"));
-    assert_eq!(granted(&stage, &stage.here.namespace).await, everywhere);
-    let with = |file: &str| everywhere.union(&rights(&rules(file))).cloned().collect::<BTreeSet<Right>>();
-    assert_eq!(granted(&stage, MOUNTPOINT_NAMESPACE).await, with("controller-mountpoint-namespace"));
-    assert_eq!(granted(&stage, "kube-system").await, with("controller-release-namespace"));
+    for account in [CONTROLLER, NODE] {
+        let everywhere = rights(&account.rules_everywhere());
+        assert_eq!(granted(&stage, &account, &stage.here.namespace).await, everywhere);
+        for namespace in [MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE] {
+            let there = &everywhere | &rights(&account.rules_in(namespace));
+            assert_eq!(granted(&stage, &account, namespace).await, there, "{} in {namespace}", account.name);
+        }
+    }
 }
 
 #[tokio::test]
 async fn what_would_hurt_is_denied() {
     let stage = Stage::set("denied").await;
-    for (verb, group, resource, namespace) in [
-        ("get", "", "secrets", "kube-system"),
+    let both = [
         ("list", "", "secrets", MOUNTPOINT_NAMESPACE),
         ("create", "", "pods", "default"),
         ("delete", "", "pods", "default"),
         ("create", "", "pods/exec", MOUNTPOINT_NAMESPACE),
         ("update", "", "nodes", ""),
-        ("delete", "", "persistentvolumes", ""),
         ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
         ("impersonate", "", "users", ""),
-        ("create", "", "serviceaccounts/token", "kube-system"),
-    ] {
-        let review = json!({"spec": {"user": USER, "resourceAttributes": {
+        ("create", "", "serviceaccounts/token", RELEASE_NAMESPACE),
+        ("get", "", "secrets", RELEASE_NAMESPACE),
+        ("delete", "", "persistentvolumes", ""),
+    ];
+    // The node, which is everywhere, only reads: whoever takes one over must not get the cluster.
+    let node = [
+        ("list", "", "pods", "default"),
+        ("delete", "", "pods", MOUNTPOINT_NAMESPACE),
+        ("create", "", "pods", MOUNTPOINT_NAMESPACE),
+        ("patch", "s3.csi.scality.com", "mountpoints3podattachments", ""),
+        ("list", "", "persistentvolumes", ""),
+    ];
+    let cases = both.iter().map(|case| (CONTROLLER, case));
+    let cases = cases.chain(both.iter().chain(&node).map(|case| (NODE, case)));
+    for (account, (verb, group, resource, namespace)) in cases {
+        let review = json!({"spec": {"user": account.user(), "resourceAttributes": {
             "verb": verb, "group": group, "resource": resource, "namespace": namespace,
         }}});
         let answer: SubjectAccessReview = Api::all(stage.here.client.clone())
             .create(&PostParams::default(), &serde_json::from_value(review).unwrap())
             .await
             .unwrap();
-        assert!(!answer.status.unwrap().allowed, "{verb} {group}/{resource} in {namespace}");
+        let who = account.name;
+        assert!(!answer.status.unwrap().allowed, "{who}: {verb} {group}/{resource} in {namespace}");
     }
 }

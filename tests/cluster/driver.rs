@@ -10,7 +10,7 @@ use contract::names::{DRIVER, annotation, source_on_node};
 use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
-use s3_csi_tests::controller::{MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE};
+use s3_csi_tests::account::{MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE};
 use s3_csi_tests::{Inside, Seen, eventually};
 use serde_json::{Value, json};
 use tokio::sync::OnceCell;

@@ -1,13 +1,10 @@
 //! The node's dealings with the kernel: real mounts below a folder that plays kubelet's.
 
 use std::fs;
-use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use mounter::channel::hand_over;
-use mounter::reply::Reply;
 use node::kernel::{self, Pulse, Pulses};
 use node::place::{Place, Root};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
@@ -42,15 +39,6 @@ impl Ground {
         kernel::table().unwrap().at(&self.path(name)).count()
     }
 
-    fn serve(&self, pod: &MountpointPod, bucket: &str, name: &str) -> u32 {
-        let device = kernel::mount_source(&self.place(name), false).unwrap();
-        let order = pod.order(ALICE, bucket, &[]);
-        match hand_over(pod.comm.path(), &order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            Reply::Serving(facts) => facts.pid,
-            Reply::Refused(refused) => panic!("{refused}"),
-        }
-    }
-
     fn read(&self, name: &str) -> std::io::Result<String> {
         let path = self.path(name);
         within("reading", LIMIT, move || fs::read_to_string(path))
@@ -71,7 +59,7 @@ impl Drop for Ground {
 async fn a_source_is_served_bound_and_taken_away() {
     bucket(ALICE, "node-bind").put("node-bind", "file", b"bound").unwrap();
     let (ground, mut pod) = (Ground::new(), MountpointPod::start());
-    ground.serve(&pod, "node-bind", "source");
+    pod.serve_at(ALICE, "node-bind", &ground.place("source"));
     assert_eq!(Pulses::default().feel(&ground.path("source")).await, Pulse::Alive);
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
     kernel::bind(&ground.place("source"), &ground.place("read-only"), true).unwrap();
@@ -103,12 +91,11 @@ async fn a_source_is_served_bound_and_taken_away() {
 }
 
 #[tokio::test]
-async fn a_dead_server_is_noticed_and_its_mount_replaced() {
+async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
     bucket(ALICE, "node-dead").put("node-dead", "file", b"again").unwrap();
     let (ground, pod) = (Ground::new(), MountpointPod::start());
-    let server = ground.serve(&pod, "node-dead", "source");
+    let server = pod.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    let server = i32::try_from(server).ok().and_then(rustix::process::Pid::from_raw).unwrap();
     rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
     let pulses = Pulses::default();
     let source = ground.path("source");
@@ -118,12 +105,11 @@ async fn a_dead_server_is_noticed_and_its_mount_replaced() {
     }
     assert!(matches!(seen, Pulse::Dead(_)), "{seen:?}");
 
-    kernel::detach(&ground.place("target")).unwrap();
     kernel::detach(&ground.place("source")).unwrap();
     let successor = MountpointPod::start();
-    ground.serve(&successor, "node-dead", "source");
+    successor.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    assert_eq!((ground.mounts("source"), ground.mounts("target")), (1, 1));
+    assert_eq!((ground.mounts("source"), ground.mounts("target")), (1, 2), "upon the dead one");
     assert_eq!(ground.read("target/file").unwrap(), "again");
 }
 

@@ -1,8 +1,12 @@
 //! What every suite stands on: the cluster around it, waiting with a deadline, and touching served paths safely.
 
+pub mod account;
 pub mod controller;
+pub mod csi;
 mod inside;
 pub mod mountpoint_pod;
+pub mod node;
+pub mod program;
 pub mod relay;
 mod served;
 pub mod stage;

@@ -16,6 +16,8 @@ use mounter::channel::{connect, hand_over, open_fuse};
 use mounter::order::Order;
 use mounter::reply::{Refused, Reply, Serving};
 use mounter::{EXIT, SOCKET};
+use node::kernel;
+use node::place::Place;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -143,6 +145,16 @@ impl MountpointPod {
         self.mount(&self.order(account, bucket, arguments)).unwrap_or_else(|refused| {
             panic!("{refused}\n{}", self.log());
         })
+    }
+
+    /// A mount of the account's bucket at this place, with the node's own code; returns the process that serves it.
+    pub fn serve_at(&self, account: Account, bucket: &str, place: &Place) -> Pid {
+        let device = kernel::mount_source(place, false).unwrap();
+        let order = self.order(account, bucket, &[]);
+        match hand_over(self.comm.path(), &order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
+            Reply::Serving(facts) => i32::try_from(facts.pid).ok().and_then(Pid::from_raw).unwrap(),
+            Reply::Refused(refused) => panic!("{refused}"),
+        }
     }
 
     /// Asks for the end, as the node does before it unmounts.

@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 
-use crate::controller::{MOUNTPOINT_NAMESPACE, install};
+use crate::account::{MOUNTPOINT_NAMESPACE, install};
 use crate::{Inside, Seen, eventually};
 
 /// What the controller does, it does in milliseconds; the rest is for a machine that is busy with other tests.
@@ -147,13 +147,17 @@ impl Stage {
 
     /// What the scheduler does.
     pub async fn schedule(&self, name: &str) {
+        self.bind_to_node(&self.here.pods(), name).await;
+    }
+
+    pub async fn schedule_mountpoint(&self, name: &str) {
+        self.bind_to_node(&self.mountpoint_pods(), name).await;
+    }
+
+    async fn bind_to_node(&self, pods: &Api<Pod>, name: &str) {
         let target = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": self.node}});
-        let _: Value = self
-            .here
-            .pods()
-            .create_subresource("binding", name, &PostParams::default(), &target)
-            .await
-            .unwrap();
+        let _: Value =
+            pods.create_subresource("binding", name, &PostParams::default(), &target).await.unwrap();
     }
 
     /// What kubelet reports.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::credentials;
-use crate::kernel;
+use crate::kernel::{self, Pulse};
 use crate::known::MountpointPod;
 use crate::publish::Publisher;
 use crate::request::parse_target;
@@ -122,25 +122,24 @@ fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     Ok(mounted)
 }
 
-/// Sources whose Mountpoint Pod is gone, and targets of workloads that no longer are.
+/// Targets of workloads that no longer are, and sources whose Mountpoint Pod is gone.
 async fn sweep_once(publisher: &Publisher, draining: &Draining) {
     publisher.metrics.swept();
+    for target in abandoned(publisher).await {
+        tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
+        let outcome = publisher.kubelet.place(&target).and_then(|place| kernel::detach(&place));
+        if let Err(error) = outcome {
+            tracing::warn!(%error, target = %target.display(), "cannot unmount");
+        }
+    }
     let sources = source_on_node(publisher.kubelet.path(), "");
     let Ok(entries) = fs::read_dir(&sources) else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         if publisher.known.pod(&name).is_some() || !begin(draining, &name) {
             continue;
         }
-        let source = sources.join(&name);
         let _turn = publisher.turns.of(&name).await;
-        for target in abandoned(publisher, &source) {
-            tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
-            let outcome = publisher.kubelet.place(&target).and_then(|place| kernel::detach(&place));
-            if let Err(error) = outcome {
-                tracing::warn!(%error, target = %target.display(), "cannot unmount");
-            }
-        }
-        match remove_source(publisher, &source) {
+        match remove_source(publisher, &sources.join(&name)) {
             Ok(_) => tracing::info!(
                 mountpoint_pod = name,
                 "the source of a Mountpoint Pod that is gone is removed"
@@ -151,14 +150,27 @@ async fn sweep_once(publisher: &Publisher, draining: &Draining) {
     }
 }
 
-/// Targets of the source whose workload no attachment names.
-fn abandoned(publisher: &Publisher, source: &Path) -> Vec<PathBuf> {
+/// Targets that nobody serves any more, of workloads that no attachment names. Those that are served are kubelet's to
+/// give back: an attachment that is missing by mistake must not take a bucket from a program that uses it.
+async fn abandoned(publisher: &Publisher) -> Vec<PathBuf> {
     let Ok(table) = kernel::table() else { return Vec::new() };
-    let targets = table.copies(source).map(|copy| copy.point.clone());
-    targets
-        .filter(|target| {
-            let parsed = target.to_str().and_then(|text| parse_target(text, publisher.kubelet.path()).ok());
-            parsed.is_some_and(|(_, pod_uid, _)| !publisher.known.is_attached(&pod_uid))
-        })
-        .collect()
+    let sources = source_on_node(publisher.kubelet.path(), "");
+    let mut abandoned = Vec::new();
+    for mount in table.0.iter().filter(|mount| mount.bucket) {
+        let parsed = mount.point.to_str().and_then(|text| parse_target(text, publisher.kubelet.path()).ok());
+        let Some((target, pod_uid, _)) = parsed else { continue };
+        if publisher.known.is_attached(&pod_uid) {
+            continue;
+        }
+        let source = table.copies(&target).find_map(|copy| copy.point.strip_prefix(&sources).ok());
+        let served = match source.and_then(Path::to_str) {
+            Some(mountpoint_pod) => publisher.known.pod(mountpoint_pod).is_some(),
+            // Of the time before Mountpoint Pods, or left behind.
+            None => !matches!(publisher.pulses.feel(&target).await, Pulse::Dead(_)),
+        };
+        if !served {
+            abandoned.push(target);
+        }
+    }
+    abandoned
 }

@@ -1,10 +1,10 @@
 //! A dead mount is mounted again without waiting for kubelet, which publishes the volumes of a running pod anew only every
 //! minute or two.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::names::source_on_node;
 use service::csi::NodePublishVolumeRequest;
@@ -12,11 +12,14 @@ use tokio_util::sync::CancellationToken;
 
 use crate::kernel::{self, Pulse};
 use crate::publish::{PublishError, Publisher};
+use crate::tell::{News, Teller};
 
 /// Whatever has changed on the node, looking is not cheap with many mounts.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// While something is dead: its Mountpoint Pod is being started again or replaced.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// For the Mountpoint Pod of a dead mount. Short, because a workload that is being deleted waits for its target's turn.
+const WAIT_AT_MOST: Duration = Duration::from_secs(5);
 
 /// What workloads have asked for, as long as they have it. Lost with the process: then kubelet's own calls heal.
 #[derive(Default)]
@@ -31,8 +34,12 @@ impl Asked {
         self.held().remove(target);
     }
 
-    fn all(&self) -> HashMap<PathBuf, NodePublishVolumeRequest> {
-        self.held().clone()
+    pub fn get(&self, target: &Path) -> Option<NodePublishVolumeRequest> {
+        self.held().get(target).cloned()
+    }
+
+    fn targets(&self) -> Vec<PathBuf> {
+        self.held().keys().cloned().collect()
     }
 
     fn held(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, NodePublishVolumeRequest>> {
@@ -41,16 +48,24 @@ impl Asked {
 }
 
 /// Looks after every change of a Mountpoint Pod or an attachment, until `stop`: the death of a mount process is one.
-pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
+pub async fn run(publisher: Arc<Publisher>, teller: Teller, stop: CancellationToken) {
     let mut changes = publisher.known.changes();
+    let mut told = HashSet::new();
     loop {
         let dead = dead(&publisher).await;
+        publisher.metrics.dead.set(i64::try_from(dead.len()).unwrap_or(i64::MAX));
+        for (target, news) in news(&mut told, &dead) {
+            if let Some(request) = publisher.asked.get(&target) {
+                tracing::info!(volume_id = request.volume_id, target = %target.display(), ?news, "mount");
+                let teller = teller.clone();
+                tokio::spawn(async move { teller.tell(&request, news).await });
+            }
+        }
         let wait = if dead.is_empty() { None } else { Some(TRY_AGAIN) };
-        for (target, request) in dead {
-            tracing::info!(volume_id = request.volume_id, target = %target.display(), "its mount is dead; mounting again");
+        for target in dead {
             let publisher = Arc::clone(&publisher);
             tokio::spawn(async move {
-                match publisher.publish(request).await {
+                match publisher.publish_again(&target, Instant::now() + WAIT_AT_MOST).await {
                     // An earlier attempt, or kubelet's own call, is still at it.
                     Ok(()) | Err(PublishError::Busy) => {}
                     Err(error) => tracing::warn!(%error, target = %target.display(), "not mounted again yet"),
@@ -71,13 +86,22 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     }
 }
 
+/// What has changed for whom since it was told last. `told` are those who know that their mount is dead.
+fn news(told: &mut HashSet<PathBuf>, dead: &HashSet<PathBuf>) -> Vec<(PathBuf, News)> {
+    let lost = dead.difference(told).map(|target| (target.clone(), News::Lost));
+    let restored = told.difference(dead).map(|target| (target.clone(), News::Restored));
+    let news = lost.chain(restored).collect();
+    told.clone_from(dead);
+    news
+}
+
 /// Targets whose source nobody answers for any more. Each source is asked once.
-async fn dead(publisher: &Publisher) -> Vec<(PathBuf, NodePublishVolumeRequest)> {
-    let Ok(table) = kernel::table() else { return Vec::new() };
+async fn dead(publisher: &Publisher) -> HashSet<PathBuf> {
+    let Ok(table) = kernel::table() else { return HashSet::new() };
     let sources = source_on_node(publisher.kubelet.path(), "");
     let mut pulses = HashMap::new();
-    let mut dead = Vec::new();
-    for (target, request) in publisher.asked.all() {
+    let mut dead = HashSet::new();
+    for target in publisher.asked.targets() {
         // One that is not mounted is kubelet's to publish or to forget.
         let Some(device) = table.at(&target).next_back().map(|mount| mount.device) else { continue };
         let source =
@@ -90,8 +114,23 @@ async fn dead(publisher: &Publisher) -> Vec<(PathBuf, NodePublishVolumeRequest)>
         };
         pulses.insert(device, is_dead);
         if is_dead {
-            dead.push((target, request));
+            dead.insert(target);
         }
     }
     dead
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_change_is_told_once() {
+        let (one, mut told) = (PathBuf::from("/one"), HashSet::new());
+        let dead = HashSet::from([one.clone()]);
+        assert_eq!(news(&mut told, &dead), [(one.clone(), News::Lost)]);
+        assert_eq!(news(&mut told, &dead), []);
+        assert_eq!(news(&mut told, &HashSet::new()), [(one, News::Restored)]);
+        assert_eq!(news(&mut told, &HashSet::new()), []);
+    }
 }

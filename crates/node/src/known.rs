@@ -1,6 +1,7 @@
 //! What this node knows of the cluster: the attachments of this node and its Mountpoint Pods, kept current by watches.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::names::{annotation, label};
@@ -12,12 +13,16 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 
+/// An API server that does not answer must not keep a publish longer than it may take.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+
 #[derive(Clone)]
 pub struct Known {
     node: String,
     namespace: String,
     attachments: Store<MountpointS3PodAttachment>,
     pods: Store<Pod>,
+    api: Api<Pod>,
     changes: watch::Receiver<u64>,
 }
 
@@ -32,12 +37,13 @@ impl Known {
         let stream = watcher(Api::<MountpointS3PodAttachment>::all(client.clone()), here.clone());
         tokio::spawn(follow(stream.default_backoff().reflect(writer), Arc::clone(&told)));
         let (pods, writer) = reflector::store();
-        let stream = watcher(Api::<Pod>::namespaced(client.clone(), namespace), here);
+        let api = Api::<Pod>::namespaced(client.clone(), namespace);
+        let stream = watcher(api.clone(), here);
         tokio::spawn(follow(stream.default_backoff().reflect(writer), told));
         // An empty cache would look like a node without workloads.
         let _ = attachments.wait_until_ready().await;
         let _ = pods.wait_until_ready().await;
-        Self { node: node.to_owned(), namespace: namespace.to_owned(), attachments, pods, changes }
+        Self { node: node.to_owned(), namespace: namespace.to_owned(), attachments, pods, api, changes }
     }
 
     /// Wakes whoever waits for something to become true.
@@ -65,6 +71,12 @@ impl Known {
     pub fn pod(&self, name: &str) -> Option<MountpointPod> {
         let pod = self.pods.get(&ObjectRef::new(name).within(&self.namespace))?;
         Some(MountpointPod::from(&*pod))
+    }
+
+    /// Why a pod that has not come to this node does not: until it is scheduled, it is on no node, and not watched.
+    pub async fn trouble_elsewhere(&self, name: &str) -> Option<String> {
+        let pod = tokio::time::timeout(ANSWER_WITHIN, self.api.get_opt(name)).await.ok()?.ok()??;
+        MountpointPod::from(&pod).trouble
     }
 
     pub fn pods(&self) -> Vec<MountpointPod> {

@@ -18,4 +18,5 @@ pub mod request;
 pub mod rpc;
 pub mod run;
 pub mod taint;
+pub mod tell;
 pub mod turn;

@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -23,6 +23,8 @@ pub struct Metrics {
     stages: Family<StageLabel, Histogram>,
     credentials: Counter,
     sweeps: Counter,
+    /// Mounts of workloads that nobody served when it was last looked at.
+    pub dead: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -51,6 +53,7 @@ impl Metrics {
             stages: Family::new_with_constructor(histogram),
             credentials: Counter::default(),
             sweeps: Counter::default(),
+            dead: Gauge::default(),
         };
         let mut registry = Registry::with_prefix("s3_csi_node");
         registry.register("publish_seconds", "NodePublishVolume by result", metrics.publishes.clone());
@@ -60,6 +63,7 @@ impl Metrics {
             "Credentials that were new or changed",
             metrics.credentials.clone(),
         );
+        registry.register("dead_mounts", "Mounts of workloads that nobody serves", metrics.dead.clone());
         registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
         registry.register_collector(Box::new(Sources(source_on_node(kubelet, ""))));
         (metrics, Arc::new(Mutex::new(registry)))

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contract::names::source_on_node;
@@ -31,6 +30,8 @@ use crate::turn::Turns;
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
 /// again by itself.
 const PUBLISH_WITHIN: Duration = Duration::from_secs(30);
+/// A scheduler needs milliseconds. A pod that is not on this node by then may have a reason worth telling.
+const SCHEDULED_WITHIN: Duration = Duration::from_secs(2);
 /// What is left for the hand-over if everything before it took its time.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(22);
 
@@ -124,25 +125,39 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    pub async fn publish(self: &Arc<Self>, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
+    pub async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
         let publish = Publish::parse(request.clone(), self.kubelet.path())?;
-        let Some(_target) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
+        let Some(_turn) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
         if self.is_from_another_era(&publish).await? {
             return Ok(());
         }
-        let until = Instant::now() + PUBLISH_WITHIN;
+        self.make_so(&publish, Instant::now() + PUBLISH_WITHIN).await?;
+        self.asked.remember(&publish.target, request);
+        Ok(())
+    }
+
+    /// The same for a target whose mount has died, unless it was given back meanwhile: nobody would unmount it again.
+    pub async fn publish_again(&self, target: &Path, until: Instant) -> Result<(), PublishError> {
+        let Some(_turn) = self.turns.target(target) else { return Err(PublishError::Busy) };
+        match self.asked.get(target) {
+            Some(request) => self.make_so(&Publish::parse(request, self.kubelet.path())?, until).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until `until` at most, then mounts what is missing.
+    async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
         let began = Instant::now();
-        let pod = self.assigned(&publish, until).await?;
+        let pod = self.assigned(publish, until).await?;
         self.metrics.stage(Stage::Assignment, began.elapsed());
         let began = Instant::now();
         self.listening(&pod, until).await?;
         self.metrics.stage(Stage::Listening, began.elapsed());
         let _turn = self.turns.of(&pod.name).await;
         let began = Instant::now();
-        let source = self.provide(&publish, &pod)?;
-        self.mount(&publish, &pod, source).await?;
+        let source = self.provide(publish, &pod)?;
+        self.mount(publish, &pod, source).await?;
         self.metrics.stage(Stage::Mount, began.elapsed());
-        self.asked.remember(&publish.target, request);
         Ok(())
     }
 
@@ -167,13 +182,22 @@ impl Publisher {
                 self.check(publish, &pod)?;
                 return Ok(pod);
             }
-            if tokio::time::timeout_at(until.into(), changes.changed()).await.is_err() {
-                return Err(match name {
-                    Some(name) => PublishError::NoPod(name),
-                    None => {
-                        PublishError::NoAssignment { volume: volume_name.clone(), pod_uid: pod_uid.clone() }
-                    }
+            let patience = if name.is_some() { until.min(Instant::now() + SCHEDULED_WITHIN) } else { until };
+            if tokio::time::timeout_at(patience.into(), changes.changed()).await.is_ok() {
+                continue;
+            }
+            let Some(pod) = name else {
+                return Err(PublishError::NoAssignment {
+                    volume: volume_name.clone(),
+                    pod_uid: pod_uid.clone(),
                 });
+            };
+            if let Some(reason) = self.known.trouble_elsewhere(&pod).await {
+                let namespace = self.installation.mountpoint_namespace.clone();
+                return Err(PublishError::PodTrouble { pod, namespace, reason });
+            }
+            if Instant::now() >= until {
+                return Err(PublishError::NoPod(pod));
             }
         }
     }
@@ -253,7 +277,7 @@ impl Publisher {
     }
 
     async fn mount(
-        self: &Arc<Self>,
+        &self,
         publish: &Publish,
         pod: &MountpointPod,
         authentication: AuthenticationSource,
@@ -275,7 +299,16 @@ impl Publisher {
             },
         };
         let read_only = publish.read_only || publish.source_read_only;
-        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive };
+        let source_device = table.at(&source).next_back().map(|mount| mount.device);
+        let targets: Vec<_> = table.at(&publish.target).map(|mount| mount.device).collect();
+        let target_dead = match targets.as_slice() {
+            [] => false,
+            [lowest, ..] if source_device == Some(*lowest) => !alive,
+            [_] => matches!(self.pulses.feel(&publish.target).await, Pulse::Dead(_)),
+            // Only a dead one is ever covered, and none comes to life again.
+            _ => true,
+        };
+        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive, target_dead };
         for step in plan(&table, wanted) {
             let (volume_id, pod_uid, mountpoint_pod) = (&publish.volume_id, &publish.pod_uid, &pod.name);
             tracing::info!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");

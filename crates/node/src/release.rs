@@ -12,6 +12,9 @@ use crate::request::{RequestError, parse_target};
 
 /// More on one point than this is nobody's work.
 const DEEPEST: usize = 64;
+/// Whom a mount that was made anew reaches.
+pub(crate) const REACHES: &str = "a container that has been running since before sees it at once if it mounts the volume with \
+    mountPropagation: HostToContainer, else after a restart";
 
 impl Publisher {
     /// Takes everything away from the target: dead or alive, one or several upon each other, there or not. The folder is
@@ -29,12 +32,16 @@ impl Publisher {
             |error: std::io::Error| Status::internal(format!("Could not unmount \"{target}\": {error}"));
         let place = match self.kubelet.place(&path) {
             Ok(place) => place,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.asked.forget(&path);
+                return Ok(());
+            }
             Err(error) => return Err(failed(error)),
         };
         for _ in 0..DEEPEST {
             let table = kernel::table().map_err(failed)?;
             if table.at(&path).next().is_none() {
+                self.asked.forget(&path);
                 tracing::info!(volume_id, pod_uid, "unpublished");
                 return Ok(());
             }
@@ -58,16 +65,17 @@ impl Publisher {
             return Err(Status::not_found(format!("{} is no volume of this node", path.display())));
         }
         let table = kernel::table().map_err(|error| Status::internal(error.to_string()))?;
-        let mounted = table.at(path).next_back().is_some_and(|mount| mount.bucket);
-        if !mounted {
+        let mounted: Vec<_> = table.at(path).filter(|mount| mount.bucket).collect();
+        if mounted.is_empty() {
             return Err(Status::not_found(format!("no bucket is mounted at {}", path.display())));
         }
         let (abnormal, message) = match self.pulses.feel(path).await {
+            Pulse::Alive if mounted.len() > 1 => (false, format!("the bucket is served again; {REACHES}")),
             Pulse::Alive => (false, "the bucket is served".to_owned()),
             Pulse::Dead(error) => (
                 true,
                 format!(
-                    "the process that served the bucket is gone ({error}); it is mounted again within seconds, but containers that run see it only after a restart"
+                    "the process that served the bucket is gone ({error}); it is being mounted again; {REACHES}"
                 ),
             ),
             Pulse::Silent => (true, "the process that serves the bucket does not answer".to_owned()),

@@ -12,7 +12,9 @@ use service::csi::volume_capability::access_mode::Mode;
 use thiserror::Error;
 
 /// How kubelet hands the workload's name on (`podInfoOnMount`).
-const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+pub const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+pub const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
+pub const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// Of a cache with a limit, this much is used: the file system needs the rest, and kubelet evicts a pod that is over it.
 const CACHE_SHARE_PERCENT: u128 = 95;

@@ -30,6 +30,7 @@ use crate::publish::{Installation, Publisher};
 use crate::registration::Registrar;
 use crate::rpc::NodeService;
 use crate::taint;
+use crate::tell::Teller;
 use crate::turn::Turns;
 
 /// A request that has begun when the program is told to stop may go on this long: as long as a publish may take.
@@ -92,7 +93,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         asked: Asked::default(),
     });
     tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
-    tokio::spawn(heal::run(Arc::clone(&publisher), stop.clone()));
+    let teller = Teller::new(client.clone(), &flags.node_name);
+    tokio::spawn(heal::run(Arc::clone(&publisher), teller, stop.clone()));
 
     let listen = |path: &PathBuf| {
         socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })
@@ -106,7 +108,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .serve_with_incoming_shutdown(csi, stop.clone().cancelled_owned());
     let server = tokio::spawn(server);
 
-    let (registered, mut is_registered) = watch::channel(false);
+    let (registered, mut is_registered) = watch::channel(flags.registration == Registration::Off);
     if flags.registration == Registration::On {
         let registry = flags.kubelet_path.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
         let incoming = listen(&registry)?;
@@ -115,16 +117,21 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             .add_service(RegistrationServer::new(registrar))
             .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
         tokio::spawn(registration);
-        let (ready, stop) = (Arc::clone(&ready), stop.clone());
-        tokio::spawn(async move {
-            while is_registered.changed().await.is_ok() && !stop.is_cancelled() {
-                ready.store(*is_registered.borrow(), Ordering::Relaxed);
-            }
-        });
-    } else {
-        ready.store(true, Ordering::Relaxed);
     }
-    tokio::spawn(taint::remove_when_registered(client, flags.node_name));
+    tokio::spawn(async move {
+        let mut first = Some((client, flags.node_name));
+        loop {
+            let registered = *is_registered.borrow_and_update();
+            ready.store(registered, Ordering::Relaxed);
+            // Not before: kubelet's list of drivers may still have our predecessor's entry.
+            if let Some((client, node)) = first.take_if(|_| registered) {
+                tokio::spawn(taint::remove_when_registered(client, node));
+            }
+            if is_registered.changed().await.is_err() {
+                return;
+            }
+        }
+    });
 
     stop.cancelled().await;
     match tokio::time::timeout(FINISH_WITHIN, server).await {

@@ -18,7 +18,8 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use s3_csi_tests::Inside;
-use s3_csi_tests::controller::{Controller, MOUNTPOINT_NAMESPACE, install};
+use s3_csi_tests::account::{MOUNTPOINT_NAMESPACE, install};
+use s3_csi_tests::controller::Controller;
 use serde_json::json;
 
 use crate::Samples;

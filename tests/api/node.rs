@@ -1,0 +1,242 @@
+//! The node's program and the API server: what it waits for, whom it trusts, when it is ready, how it stops.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams, PostParams};
+use s3_csi_tests::controller::shared;
+use s3_csi_tests::csi::{Csi, publish_request};
+use s3_csi_tests::node::{Kubelet, NodeProgram};
+use s3_csi_tests::{Seen, Stage, eventually};
+use serde_json::json;
+use service::csi::volume_capability::access_mode::Mode;
+use service::csi::volume_capability::{AccessMode, AccessType, BlockVolume};
+use tonic::Code;
+
+const LIMIT: Duration = Duration::from_secs(30);
+const NOT_READY: &str = "s3.csi.scality.com/agent-not-ready";
+
+async fn begin(test: &str) -> (Stage, Kubelet, NodeProgram) {
+    let (stage, kubelet) = (Stage::set(test).await, Kubelet::default());
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    (stage, kubelet, node)
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused_with_the_right_code() {
+    let (_stage, kubelet, node) = begin("node-refuses").await;
+    let good = || publish_request("handle", "bucket", &kubelet.target("uid", "pv"));
+    let with_mode = |mode: Mode| {
+        let mut request = good();
+        request.volume_capability.as_mut().unwrap().access_mode = Some(AccessMode { mode: mode.into() });
+        request
+    };
+    let mut cases = vec![(with_mode(Mode::MultiNodeSingleWriter), "MULTI_NODE_SINGLE_WRITER")];
+    cases.push((with_mode(Mode::Unknown), "UNKNOWN"));
+    let mut changed = |change: &dyn Fn(&mut service::csi::NodePublishVolumeRequest), words| {
+        let mut request = good();
+        change(&mut request);
+        cases.push((request, words));
+    };
+    changed(&|request| request.volume_id.clear(), "Volume ID not provided");
+    changed(&|request| request.target_path.clear(), "Target path not provided");
+    changed(&|request| request.target_path = "/etc".into(), "target path `/etc` is not of the form");
+    changed(&|request| request.volume_capability = None, "Volume capability not provided");
+    changed(&|request| request.volume_context.clear(), "bucketName");
+    changed(
+        &|request| {
+            let block = AccessType::Block(BlockVolume {});
+            request.volume_capability.as_mut().unwrap().access_type = Some(block);
+        },
+        "block volumes are not supported",
+    );
+    changed(
+        &|request| drop(request.volume_context.insert("authenticationSource".into(), "magic".into())),
+        "magic",
+    );
+    for (request, words) in cases {
+        let refused = node.csi.publish(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+        assert!(refused.message().contains(words), "{words}: {refused}");
+    }
+    let nowhere = kubelet.path().join("pods/../../etc");
+    assert_eq!(node.csi.unpublish("handle", &nowhere).await.unwrap_err().code(), Code::InvalidArgument);
+    let missing = node.csi.stats("handle", &kubelet.target("uid", "pv")).await.unwrap_err();
+    assert_eq!(missing.code(), Code::NotFound);
+    assert!(node.metrics().contains("s3_csi_node_publish_seconds_count{code=\"InvalidArgument\"}"));
+}
+
+#[tokio::test]
+async fn a_publish_that_waits_ends_with_what_it_waited_for_and_a_second_one_is_aborted() {
+    let (_stage, kubelet, node) = begin("node-waits").await;
+    let request = publish_request("handle", "bucket", &kubelet.target("uid", "pv"));
+    let began = Instant::now();
+    let (one, other) = tokio::join!(node.csi.publish(request.clone()), node.csi.publish(request));
+    let (one, other) = (one.unwrap_err(), other.unwrap_err());
+    let (aborted, late) = if one.code() == Code::Aborted { (one, other) } else { (other, one) };
+    assert_eq!(aborted.code(), Code::Aborted);
+    assert_eq!(late.code(), Code::DeadlineExceeded);
+    assert!(late.message().contains("no attachment names this workload"), "{late}");
+    assert!(began.elapsed() < Duration::from_secs(45), "kubelet's other pods of the volume wait for it");
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_cannot_start_is_quoted() {
+    let (stage, kubelet, node) = begin("node-quotes").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    let volume = stage.volume_name("data");
+    let request = publish_request(&volume, "bucket", &kubelet.target(&workload.uid().unwrap(), &volume));
+    let full = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes have room"});
+    stage.report_mountpoint(&pod.name_any(), json!({"phase": "Pending", "conditions": [full]})).await;
+    let refused = node.csi.publish(request.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("Unschedulable: 0/1 nodes have room"), "{refused}");
+
+    stage.schedule_mountpoint(&pod.name_any()).await;
+    let waiting = json!({"waiting": {"reason": "ImagePullBackOff", "message": "no such image: mounter:9"}});
+    let container = json!({"name": "mountpoint", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": waiting});
+    let status = json!({"phase": "Pending", "conditions": [], "containerStatuses": [container]});
+    stage.report_mountpoint(&pod.name_any(), status).await;
+    let refused = node.csi.publish(request).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    let told = format!("`{}` does not start: ImagePullBackOff: no such image: mounter:9", pod.name_any());
+    assert!(refused.message().contains(&told), "{refused}");
+}
+
+/// Whoever can write attachments could otherwise have descriptors and keys sent anywhere.
+#[tokio::test]
+async fn only_a_pod_of_the_driver_for_this_volume_is_trusted() {
+    let (stage, kubelet, node) = begin("node-trusts").await;
+    let driver_version = contract::names::label::DRIVER_VERSION;
+    let volume_name = contract::names::annotation::VOLUME_NAME;
+    for (name, labels, annotations, words) in [
+        ("stranger", json!({}), json!({}), "does not carry the driver's labels"),
+        (
+            "others",
+            json!({driver_version: "1"}),
+            json!({volume_name: "another"}),
+            "belongs to another volume",
+        ),
+    ] {
+        let name = stage.volume_name(name);
+        let container = json!({"name": "main", "image": "none"});
+        let pod = json!({
+            "metadata": {"name": name, "labels": labels, "annotations": annotations},
+            "spec": {"nodeName": stage.node, "containers": [container], "automountServiceAccountToken": false},
+        });
+        let pods = stage.mountpoint_pods();
+        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        let workload = json!({"workloadPodUID": "uid", "attachmentTime": "2026-01-01T00:00:00Z"});
+        let attachment = json!({
+            "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment", "metadata": {"name": name},
+            "spec": {
+                "nodeName": stage.node, "persistentVolumeName": name, "volumeID": name, "mountOptions": "",
+                "workloadFSGroup": "", "mountpointS3PodAttachments": {name.clone(): [workload]},
+            },
+        });
+        let attachment = serde_json::from_value(attachment).unwrap();
+        stage.attachments().create(&PostParams::default(), &attachment).await.unwrap();
+        let request = publish_request(&name, "bucket", &kubelet.target("uid", &name));
+        let refused = node.csi.publish(request).await.unwrap_err();
+        assert_eq!(refused.code(), Code::FailedPrecondition);
+        assert!(refused.message().contains(words), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
+    let (stage, kubelet, node) = begin("node-stops").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.schedule_mountpoint(&pod.name_any()).await;
+    let volume = stage.volume_name("data");
+    let request = publish_request(&volume, "bucket", &kubelet.target(&workload.uid().unwrap(), &volume));
+    let (csi, running) = (node.csi.clone(), request.clone());
+    let running = tokio::spawn(async move { csi.publish(running).await });
+    eventually("the call has begun", LIMIT, || async {
+        let again = node.csi.publish(request.clone()).await.unwrap_err();
+        Seen::some((again.code() == Code::Aborted).then_some(()), again)
+    })
+    .await;
+    node.terminate();
+    node.says("stopping").await;
+    eventually("new calls are refused", LIMIT, || async {
+        match Csi::connect(&kubelet.csi_socket()).await {
+            Err(_) => Seen::Yes(()),
+            Ok(_) => Seen::NotYet("connected".to_owned()),
+        }
+    })
+    .await;
+    assert!(!running.is_finished());
+    let status = json!({"phase": "Failed", "reason": "Evicted", "message": "the node was short of memory"});
+    stage.report_mountpoint(&pod.name_any(), status).await;
+    let finished = running.await.unwrap().unwrap_err();
+    assert!(finished.message().contains("Evicted: the node was short of memory"), "{finished}");
+    assert!(node.stop().success());
+}
+
+#[tokio::test]
+async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
+    let stage = Stage::set("node-taint").await;
+    let nodes = stage.all::<Node>();
+    let taints =
+        json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}]);
+    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+    nodes.patch(&stage.node, &PatchParams::default(), &patch).await.unwrap();
+    // As a predecessor left it.
+    let driver = json!({"name": "s3.csi.scality.com", "nodeID": stage.node});
+    let known = json!({"metadata": {"name": stage.node}, "spec": {"drivers": [driver]}});
+    stage
+        .all::<CSINode>()
+        .create(&PostParams::default(), &serde_json::from_value(known).unwrap())
+        .await
+        .unwrap();
+    let kubelet = Kubelet::default();
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    let taints = || async {
+        let node = nodes.get(&stage.node).await.unwrap();
+        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+        taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>()
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(taints().await.contains(&NOT_READY.to_owned()), "kubelet has not asked yet");
+    assert!(!node.csi.is_ready().await);
+    assert!(node.probe("/readyz").0.contains("503"));
+    let registry = Csi::connect(&kubelet.registration_socket()).await.unwrap();
+    registry.registered().await;
+    eventually("the taint is gone", LIMIT, || async {
+        let left = taints().await;
+        Seen::some((!left.contains(&NOT_READY.to_owned())).then_some(()), format!("{left:?}"))
+    })
+    .await;
+    assert_eq!(taints().await, ["others"], "nobody else's is touched");
+    assert!(node.csi.is_ready().await && node.probe("/readyz").0.contains("200"));
+}
+
+#[tokio::test]
+async fn a_registrar_beside_it_is_left_to_do_its_work() {
+    let (stage, kubelet) = (Stage::set("node-beside").await, Kubelet::default());
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &["--registration=off"]).await;
+    assert!(!kubelet.registration_socket().exists());
+    assert!(node.csi.is_ready().await);
+}
+
+#[tokio::test]
+async fn the_socket_is_private_and_a_stale_one_is_replaced() {
+    let (stage, kubelet, node) = begin("node-socket").await;
+    for socket in [kubelet.csi_socket(), kubelet.registration_socket()] {
+        assert_eq!(fs::metadata(socket).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    drop(node);
+    assert!(kubelet.csi_socket().exists(), "it was killed");
+    NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+}

@@ -1,0 +1,113 @@
+//! The node's program and mounts that it did not make itself: of older drivers, of a dead predecessor, of nobody.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use node::kernel;
+use node::place::{Place, Root};
+use s3_csi_tests::account::API_SERVER;
+use s3_csi_tests::csi::publish_request;
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
+use s3_csi_tests::node::{Kubelet, NodeProgram};
+use s3_csi_tests::relay::Relay;
+use s3_csi_tests::{Seen, Stage, eventually, within};
+use xtask::s3::ALICE;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+fn place(kubelet: &Kubelet, path: &Path) -> Place {
+    Root::open(kubelet.path()).unwrap().create(path).unwrap()
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let path = path.to_owned();
+    within("reading", LIMIT, move || fs::read_to_string(path))
+}
+
+/// Drivers of the systemd era mounted the bucket right at the target.
+#[tokio::test]
+async fn a_mount_of_the_first_drivers_stays_usable_and_is_unmounted() {
+    bucket(ALICE, "of-the-first").put("of-the-first", "file", b"still here").unwrap();
+    let (stage, kubelet, server) = (Stage::set("node-v1").await, Kubelet::default(), MountpointPod::start());
+    let target = kubelet.target("uid", "pv");
+    server.serve_at(ALICE, "of-the-first", &place(&kubelet, &target));
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    let request = publish_request("handle", "of-the-first", &target);
+    node.csi.publish(request).await.unwrap();
+    assert_eq!(Kubelet::mounts(&target), 1, "nothing new is mounted");
+    assert_eq!(read(&target.join("file")).unwrap(), "still here");
+    let stats = node.csi.stats("handle", &target).await.unwrap();
+    assert!(!stats.volume_condition.unwrap().abnormal);
+    node.csi.unpublish("handle", &target).await.unwrap();
+    assert_eq!(Kubelet::mounts(&target), 0);
+}
+
+#[tokio::test]
+async fn what_a_dead_predecessor_left_is_swept_at_the_start() {
+    bucket(ALICE, "swept").put("swept", "file", b"x").unwrap();
+    let (stage, kubelet) = (Stage::set("node-sweep").await, Kubelet::default());
+    // A source whose Mountpoint Pod is gone, and a workload's mount of it; both are dead.
+    let (source, target) = (kubelet.source("mp-gone"), kubelet.target("gone", "pv"));
+    drop(kernel::mount_source(&place(&kubelet, &source), false).unwrap());
+    kernel::bind(&place(&kubelet, &source), &place(&kubelet, &target), false).unwrap();
+    // A workload's mount without any source.
+    let stray = kubelet.target("stray", "pv");
+    drop(kernel::mount_source(&place(&kubelet, &stray), false).unwrap());
+    // One that is served: it is not for a sweep to say that nobody uses it.
+    let (used, server) = (kubelet.target("used", "pv"), MountpointPod::start());
+    server.serve_at(ALICE, "swept", &place(&kubelet, &used));
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    eventually("everything dead is gone", LIMIT, || async {
+        let left = [&source, &target, &stray].map(|path| Kubelet::mounts(path));
+        Seen::some((left == [0, 0, 0] && !source.exists()).then_some(()), format!("{left:?}"))
+    })
+    .await;
+    assert_eq!(read(&used.join("file")).unwrap(), "x");
+    assert!(node.metrics().contains("s3_csi_node_sweeps_total 1"));
+}
+
+#[tokio::test]
+async fn an_unpublish_needs_nobody() {
+    let (stage, kubelet) = (Stage::set("node-unpublish").await, Kubelet::default());
+    let relay = Relay::to(Some(API_SERVER));
+    let server = relay.url().replace("http://", "");
+    let node = NodeProgram::start_on(&server, &stage.here.client, &stage.node, &kubelet, &[]).await;
+    relay.cut();
+    let unpublish = |name: &'static str| {
+        let (csi, target) = (node.csi.clone(), kubelet.target(name, "pv"));
+        async move {
+            csi.unpublish("handle", &target).await.unwrap();
+            assert_eq!(Kubelet::mounts(&target), 0, "{name}");
+        }
+    };
+    unpublish("never-there").await;
+    place(&kubelet, &kubelet.target("plain-folder", "pv"));
+    unpublish("plain-folder").await;
+    let stacked = place(&kubelet, &kubelet.target("stacked", "pv"));
+    drop([0; 3].map(|_| kernel::mount_source(&stacked, false).unwrap()));
+    unpublish("stacked").await;
+    let silent = kernel::mount_source(&place(&kubelet, &kubelet.target("silent", "pv")), false).unwrap();
+    unpublish("silent").await;
+    drop(silent);
+}
+
+/// A link that a pod made inside its volume's folder must not lead the driver out of kubelet's.
+#[tokio::test]
+async fn no_link_leads_out_of_kubelets_folder() {
+    let (stage, kubelet) = (Stage::set("node-links").await, Kubelet::default());
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    let outside = tempfile::tempdir_in("/run").unwrap();
+    fs::create_dir(outside.path().join("mount")).unwrap();
+    let device = kernel::mount_source(
+        &Root::open(outside.path()).unwrap().create(&outside.path().join("mount")).unwrap(),
+        false,
+    );
+    let target = kubelet.target("uid", "pv");
+    fs::create_dir_all(target.parent().unwrap().parent().unwrap()).unwrap();
+    std::os::unix::fs::symlink(outside.path(), target.parent().unwrap()).unwrap();
+    assert!(node.csi.unpublish("handle", &target).await.is_err());
+    assert_eq!(Kubelet::mounts(&outside.path().join("mount")), 1, "it is not ours to unmount");
+    drop(device);
+    rustix::mount::unmount(outside.path().join("mount"), rustix::mount::UnmountFlags::DETACH).unwrap();
+}

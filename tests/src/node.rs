@@ -1,0 +1,125 @@
+//! The node's program as a process of its own, with exactly the rights it ships with, below a folder that plays kubelet's.
+
+use std::fs;
+use std::ops::Deref;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use contract::names::{DRIVER, source_on_node};
+use kube::Client;
+use node::kernel;
+use tempfile::TempDir;
+use xtask::s3::{ALICE, ENDPOINT, REGION};
+
+use crate::account::{API_SERVER, NODE, install};
+use crate::csi::Csi;
+use crate::program::{Program, STARTS_WITHIN};
+use crate::{Seen, eventually};
+
+/// A node's folders. Its end takes the mounts along.
+pub struct Kubelet(TempDir);
+
+impl Default for Kubelet {
+    fn default() -> Self {
+        let folder = tempfile::tempdir_in("/run").unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        for name in ["plugins", "plugins_registry", "pods"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        Self(folder)
+    }
+}
+
+impl Kubelet {
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn target(&self, pod_uid: &str, volume: &str) -> PathBuf {
+        self.path().join(format!("pods/{pod_uid}/volumes/kubernetes.io~csi/{volume}/mount"))
+    }
+
+    pub fn source(&self, mountpoint_pod: &str) -> PathBuf {
+        source_on_node(self.path(), mountpoint_pod)
+    }
+
+    pub fn csi_socket(&self) -> PathBuf {
+        self.path().join("plugins").join(DRIVER).join("csi.sock")
+    }
+
+    pub fn registration_socket(&self) -> PathBuf {
+        self.path().join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
+    }
+
+    /// How many lie upon each other at this place.
+    pub fn mounts(path: &Path) -> usize {
+        kernel::table().unwrap().at(path).count()
+    }
+}
+
+impl Drop for Kubelet {
+    fn drop(&mut self) {
+        for mount in kernel::table().unwrap().0 {
+            if mount.point.starts_with(self.0.path()) {
+                let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+pub struct NodeProgram {
+    program: Program,
+    pub csi: Csi,
+}
+
+impl Deref for NodeProgram {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+impl NodeProgram {
+    /// Starts it for the node of this name and waits until it answers.
+    pub async fn start(client: &Client, node: &str, kubelet: &Kubelet, arguments: &[&str]) -> Self {
+        Self::start_on(API_SERVER, client, node, kubelet, arguments).await
+    }
+
+    /// The same, with the API server at this address.
+    pub async fn start_on(
+        server: &str,
+        client: &Client,
+        node: &str,
+        kubelet: &Kubelet,
+        arguments: &[&str],
+    ) -> Self {
+        install(client).await;
+        let keys = kubelet.path().join("keys");
+        let _ = fs::create_dir(&keys);
+        fs::write(keys.join("access_key_id"), ALICE.access_key).unwrap();
+        fs::write(keys.join("secret_access_key"), ALICE.secret_key).unwrap();
+        let usual = [
+            format!("--node-name={node}"),
+            format!("--kubelet-path={}", kubelet.path().display()),
+            format!("--credentials-dir={}", keys.display()),
+            format!("--endpoint-url={ENDPOINT}"),
+            format!("--region={REGION}"),
+        ];
+        let arguments = usual.into_iter().chain(arguments.iter().map(|argument| (*argument).to_owned()));
+        let program = Program::launch("s3-csi-node", client, &NODE, server, arguments).await;
+        let csi = eventually("the node's socket answers", STARTS_WITHIN, || async {
+            match Csi::connect(&kubelet.csi_socket()).await {
+                Ok(csi) => Seen::Yes(csi),
+                Err(error) => Seen::NotYet(format!("{error}\n{}", program.log())),
+            }
+        })
+        .await;
+        Self { program, csi }
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(self) -> std::process::ExitStatus {
+        self.program.stop()
+    }
+}

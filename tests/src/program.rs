@@ -1,0 +1,111 @@
+//! One of the driver's programs as a process of its own.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use kube::Client;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::account::Account;
+use crate::{Seen, eventually, inside};
+
+pub const STARTS_WITHIN: Duration = Duration::from_secs(30);
+
+/// Of logs and of the probes' ports.
+static NUMBER: AtomicU16 = AtomicU16::new(0);
+
+/// Killed when dropped.
+pub struct Program {
+    name: &'static str,
+    process: Child,
+    log: PathBuf,
+    probes: SocketAddr,
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Program {
+    /// Starts it as this account on the API server at this address, and does not wait.
+    pub async fn launch(
+        name: &'static str,
+        client: &Client,
+        account: &Account,
+        server: &str,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Self {
+        let cluster = inside::cluster();
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let log = cluster.log(&format!("{name}-{number}"));
+        let probes = SocketAddr::from(([127, 0, 0, 1], 18080 + number));
+        let programs =
+            std::env::var_os("S3_CSI_PROGRAMS").map(PathBuf::from).expect("cargo xtask test sets it");
+        let process = Command::new(programs.join(name))
+            .env("KUBECONFIG", account.kubeconfig(client, &cluster.authority(), server).await)
+            .arg(format!("--probes-address={probes}"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            // Not ours: whoever reads the suite's output to its end would wait for a program that lives on.
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Self { name, process, log, probes }
+    }
+
+    /// What it answers on one of its probes' paths: the status line and the body.
+    pub fn probe(&self, path: &str) -> (String, String) {
+        let mut connection = TcpStream::connect(self.probes).unwrap();
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+    }
+
+    pub fn metrics(&self) -> String {
+        self.probe("/metrics").1
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until its log says so.
+    pub async fn says(&self, message: &str) {
+        eventually(&format!("{} says `{message}`", self.name), STARTS_WITHIN, || async {
+            let log = self.log();
+            let said = log.contains(&format!("\"message\":\"{message}\""));
+            Seen::some(said.then_some(()), xtask::command::tail(&log))
+        })
+        .await;
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Asks it to stop.
+    pub fn terminate(&self) {
+        kill_process(self.pid(), Signal::TERM).unwrap();
+    }
+
+    pub fn ended(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(mut self) -> ExitStatus {
+        self.terminate();
+        self.ended()
+    }
+}

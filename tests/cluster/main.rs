@@ -1,5 +1,10 @@
 //! Whole journeys on a real node.
 
-mod driver;
+mod credentials;
+mod deaths;
+mod journeys;
 mod object_store;
 mod pods;
+mod refusals;
+mod restarts;
+mod story;

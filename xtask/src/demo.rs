@@ -1,69 +1,92 @@
-//! The main job, shown: a pod that uses the S3 server of a real cluster.
+//! The main job, shown: from nothing to a bucket that two pods share as a volume.
 
 use std::fs;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
-use crate::cache::Cache;
+use crate::cache::{Cache, checkout};
 use crate::cluster::{Cluster, DEFAULT_NAME, Plan};
 use crate::command::{capture, run as run_command};
 use crate::programs::Kubernetes;
 use crate::progress::step;
-use crate::{ground, image, s3};
+use crate::{driver, example, ground};
 
-const BUCKET: &str = "demo";
-const KEY: &str = "greeting.txt";
+const BUCKET: &str = "my-bucket";
+const KEY: &str = "hello.txt";
 
 pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     let began = Instant::now();
     ground::prepare(cache, kubernetes)?;
     let cluster = Cluster::named(cache, DEFAULT_NAME);
-    step("cluster", || cluster.up(Plan { kubernetes, ..Plan::default() }))?;
-    step("bucket `demo` with an object", || put_object(&cluster))?;
-    let printed = step("pod that reads the object", || read_in_pod(&cluster))?;
-    println!("\nThe pod read s3://{BUCKET}/{KEY}:\n\n    {}", printed.trim_end());
+    step("cluster and S3 server", || cluster.up(Plan { kubernetes, ..Plan::default() }))?;
+    let kubectl = |arguments: &[&str]| capture(cluster.kubectl()?.args(arguments));
+    let manifest = manifest(&cluster)?;
+    step("what an earlier demo left is removed", || {
+        kubectl(&["delete", "--filename", &manifest, "--ignore-not-found", "--timeout=60s"])
+    })?;
+    step("helm install", || driver::install(&cluster, &[]))?;
+    step("bucket `my-bucket`, empty", || empty_bucket(&cluster))?;
+    step("kubectl apply -f examples/static.yaml", || kubectl(&["apply", "--filename", &manifest]))?;
+    let wait = |pod: &str| {
+        kubectl(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", "--timeout=120s"]).map(drop)
+    };
+    step("the writer runs", || wait("writer"))?;
+    step("the reader runs", || wait("reader"))?;
+    let read = step("the reader has read what the writer wrote", || {
+        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let said = kubectl(&["logs", "reader"])?;
+            if said.contains("hello") {
+                return Ok(said);
+            }
+            anyhow::ensure!(Instant::now() < deadline, "the reader has said only: {said}");
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    })?;
+    show("kubectl get pv,pvc,pods", &kubectl(&["get", "pv,pvc,pods"])?);
+    show("kubectl get s3pa", &kubectl(&["get", "s3pa"])?);
+    show("kubectl get pods -n mount-s3", &kubectl(&["get", "pods", "--namespace", "mount-s3"])?);
+    show("kubectl logs reader", &read);
+    show(
+        &format!("the object, as the S3 server has it: s3://{BUCKET}/{KEY}"),
+        &capture(s3(&cluster)?.args(["get", BUCKET, KEY]))?,
+    );
     println!("\nDone in {:.0} s. The cluster is yours; try:\n", began.elapsed().as_secs_f64());
-    println!("    cargo xtask cluster kubectl get pods -A");
-    println!("    cargo xtask s3 ls {BUCKET}");
-    println!("    echo hello | cargo xtask s3 put - {BUCKET} hello.txt");
+    println!("    cargo xtask cluster kubectl exec writer -- ls -l /data");
+    println!("    echo hello | cargo xtask s3 put - {BUCKET} from-outside.txt");
+    println!("    cargo xtask cluster kubectl exec reader -- cat /data/from-outside.txt");
+    println!("    cargo xtask cluster kubectl describe s3pa");
     println!("    cargo xtask cluster exec sh           # a shell inside the node");
     println!("\nand stop it with:\n\n    cargo xtask cluster down");
     Ok(())
 }
 
-fn put_object(cluster: &Cluster) -> Result<()> {
-    let xtask = || -> Result<Command> {
-        let mut command = cluster.command(std::env::current_exe()?)?;
-        command.arg("s3");
-        Ok(command)
-    };
-    if !capture(xtask()?.arg("ls"))?.lines().any(|name| name == BUCKET) {
-        run_command(xtask()?.args(["mb", BUCKET]))?;
-    }
-    let file = tempfile::NamedTempFile::new_in(cluster.dir())?;
-    fs::write(file.path(), "Hello from the S3 server, through a pod of your own cluster.\n")?;
-    run_command(xtask()?.arg("put").arg(file.path()).args([BUCKET, KEY]))
+fn show(title: &str, text: &str) {
+    println!("\n{title}\n");
+    text.lines().for_each(|line| println!("    {line}"));
 }
 
-fn read_in_pod(cluster: &Cluster) -> Result<String> {
-    let kubectl = |arguments: &[&str]| -> Result<String> { capture(cluster.kubectl()?.args(arguments)) };
-    kubectl(&["delete", "pod", "demo", "--ignore-not-found"])?;
-    kubectl(&[
-        "run",
-        "demo",
-        "--restart=Never",
-        "--image-pull-policy=Never",
-        &format!("--image={}", image::TESTPOD),
-        &format!("--env=AWS_ENDPOINT_URL={}", s3::ENDPOINT),
-        &format!("--env=AWS_ACCESS_KEY_ID={}", s3::ALICE.access_key),
-        &format!("--env=AWS_SECRET_ACCESS_KEY={}", s3::ALICE.secret_key),
-        "--",
-        "get",
-        BUCKET,
-        KEY,
-    ])?;
-    kubectl(&["wait", "pod/demo", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"])?;
-    kubectl(&["logs", "demo"])
+/// The example that people copy, in a file that the node's kubectl can read.
+fn manifest(cluster: &Cluster) -> Result<String> {
+    let text = fs::read_to_string(checkout().join("examples/static.yaml"))?;
+    let file = cluster.dir().join("demo.yaml");
+    fs::write(&file, example::on_the_node(&text))?;
+    file.into_os_string().into_string().ok().context("the cache's path is not text")
+}
+
+fn empty_bucket(cluster: &Cluster) -> Result<()> {
+    if !capture(s3(cluster)?.arg("ls"))?.lines().any(|name| name == BUCKET) {
+        return run_command(s3(cluster)?.args(["mb", BUCKET]));
+    }
+    let keys = capture(s3(cluster)?.args(["ls", BUCKET]))?;
+    keys.lines().try_for_each(|key| run_command(s3(cluster)?.args(["rm", BUCKET, key])))
+}
+
+/// `cargo xtask s3` of this cluster.
+fn s3(cluster: &Cluster) -> Result<Command> {
+    let mut command = cluster.command(std::env::current_exe()?)?;
+    command.arg("s3");
+    Ok(command)
 }

@@ -7,6 +7,8 @@ pub mod cluster;
 pub mod command;
 pub mod debian;
 pub mod demo;
+pub mod driver;
+pub mod example;
 pub mod ground;
 pub mod image;
 pub mod programs;

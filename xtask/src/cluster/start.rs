@@ -1,11 +1,14 @@
 //! Starting parts and waiting for them, with the log of the one that failed as the error.
 
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::{Cluster, Part};
 use crate::command::tail_of_log;
@@ -57,6 +60,29 @@ impl<'a> Starter<'a> {
             std::thread::sleep(LOOK_EVERY);
         }
         Ok(())
+    }
+}
+
+impl Cluster {
+    /// Kills a part of the node that we are in, and starts it again.
+    pub fn restart(&self, part: Part) -> Result<()> {
+        let programs = self.programs()?;
+        let program = part.command(self, &programs).get_program().to_owned();
+        let name = Path::new(&program).file_name().context("a program has a name")?.as_bytes().to_owned();
+        for process in super::processes() {
+            let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            if first.rsplit(|byte| *byte == b'/').next() == Some(&name)
+                && let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw)
+            {
+                kill_process(process, Signal::KILL)?;
+                // Gone, and its sockets with it, before the next one wants them.
+                while test_kill_process(process).is_ok() {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+            }
+        }
+        spawn(self, &programs, part).map(drop)
     }
 }
 

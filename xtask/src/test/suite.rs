@@ -43,6 +43,8 @@ impl Count {
     }
 }
 
+/// How many journeys go on at once on the node.
+const CLUSTER_THREADS: u32 = 6;
 /// For each of the two fuzz tests.
 const FUZZ_SECONDS: &str = "30";
 
@@ -98,6 +100,10 @@ impl Suites {
             Place::Machine(_) => Command::new(program),
         };
         command.args(filter);
+        if name == "cluster" {
+            // Its tests wait for kubelet more than they work.
+            command.arg(format!("--test-threads={CLUSTER_THREADS}"));
+        }
         match place {
             Place::Inside(cluster) => command
                 .env("S3_CSI_CLUSTER", cluster.dir())

@@ -1,0 +1,98 @@
+//! Keys that are changed on the cluster reach mounts that run.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+use xtask::driver;
+use xtask::s3::{ALICE, Account, accounts};
+
+use crate::story::{Story, processes};
+
+/// A listing needs the keys every time; the same container must see it fail and work again.
+const LIST: &str = "i=0; while true; do i=$((i+1)); if echo $i > /data/beat-$i 2>/dev/null; then echo good; else echo bad; fi; sleep 1; done";
+
+fn keys(account: Account) -> Value {
+    json!({"access_key_id": account.access_key, "secret_access_key": account.secret_key})
+}
+
+async fn change(story: &Story, namespace: &str, name: &str, account: Account) {
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), namespace);
+    let patch = Patch::Merge(json!({"stringData": keys(account)}));
+    secrets.patch(name, &PatchParams::default(), &patch).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_volumes_own_secret() {
+    const OLD: Account =
+        Account { name: "old", access_key: "AKIAOLD", secret_key: "old-secret-of-the-volume" };
+    const NEW: Account =
+        Account { name: "new", access_key: "AKIANEW", secret_key: "new-secret-of-the-volume" };
+    let story = Story::begin("own-secret").await;
+    let programs = story.here.cluster.programs().unwrap();
+    for account in [OLD, NEW] {
+        accounts::create(&programs, account.access_key, account.secret_key).unwrap();
+    }
+    accounts::give_bucket(&programs, story.name, OLD.access_key).unwrap();
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), &story.here.namespace);
+    let object = json!({"metadata": {"name": "keys"}, "stringData": keys(OLD)});
+    secrets.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    let claim = "own-secret-volume";
+    story
+        .volume(claim, |volume| {
+            let csi = &mut volume["spec"]["csi"];
+            csi["volumeAttributes"]["authenticationSource"] = json!("secret");
+            csi["nodePublishSecretRef"] = json!({"name": "keys", "namespace": story.here.namespace});
+        })
+        .await;
+    story.here.run("workload", Story::workload_with(&[claim], LIST)).await;
+    story.says("workload", "good").await;
+    let served_by = story.mountpoint_pods().await;
+    no_secret_is_seen(&story, OLD);
+    accounts::give_bucket(&programs, story.name, NEW.access_key).unwrap();
+    story.says("workload", "bad").await;
+    change(&story, &story.here.namespace, "keys", NEW).await;
+    story.says_again("workload", "good").await;
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    assert_eq!(story.mountpoint_pods().await, served_by, "the same mount");
+    story.here.delete("workload").await;
+    accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn the_drivers_own_keys() {
+    const OTHER: Account =
+        Account { name: "other", access_key: "AKIAOTHER", secret_key: "other-secret-of-the-driver" };
+    let story = Story::alone("driver-keys").await;
+    let programs = story.here.cluster.programs().unwrap();
+    accounts::create(&programs, OTHER.access_key, OTHER.secret_key).unwrap();
+    story.here.run("workload", story.workload(LIST)).await;
+    story.says("workload", "good").await;
+    story.mountpoint_pods().await;
+    no_secret_is_seen(&story, ALICE);
+    accounts::give_bucket(&programs, story.name, OTHER.access_key).unwrap();
+    story.says("workload", "bad").await;
+    change(&story, driver::NAMESPACE, driver::KEYS, OTHER).await;
+    story.says_again("workload", "good").await;
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    change(&story, driver::NAMESPACE, driver::KEYS, ALICE).await;
+    accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
+    story.says_again("workload", "bad").await;
+    story.says_again("workload", "good").await;
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+/// Not in the arguments of any process, and in no log of a pod.
+fn no_secret_is_seen(story: &Story, account: Account) {
+    for process in processes("", None) {
+        let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        assert!(!String::from_utf8_lossy(&line).contains(account.secret_key), "process {process}");
+    }
+    let logs = std::process::Command::new("grep")
+        .args(["--recursive", "--files-with-matches", "--fixed-strings", account.secret_key, "/var/log/pods"])
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&logs.stdout), "", "{}", story.name);
+}

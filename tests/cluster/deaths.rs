@@ -1,0 +1,150 @@
+//! What serves a bucket dies under a running workload.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DeleteParams, EvictParams};
+use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+
+use crate::story::{LIMIT, Story, processes};
+
+/// Ends with the first error, and is then started again.
+const UNTIL_BAD: &str =
+    "while cat /data/file >/dev/null 2>&1; do echo good; sleep 0.5; done; echo bad; exit 1";
+/// Goes on and says what it sees.
+const FOREVER: &str =
+    "while true; do if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done";
+
+async fn begin(name: &'static str) -> Story {
+    let story = Story::begin(name).await;
+    story.server.put(name, "file", b"x").unwrap();
+    story
+}
+
+fn kill_mount_process(bucket: &str) {
+    let process = processes("s3-csi-mountpoint", Some(bucket)).pop().expect("a process serves the bucket");
+    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), Signal::KILL).unwrap();
+}
+
+/// Waits until the container was started again and has its bucket.
+async fn is_started_again_and_good(story: &Story, pod: &str) {
+    eventually("the container is started again and has its bucket", LIMIT, || async {
+        let container = story.container(pod).await;
+        let runs = container.state.as_ref().is_some_and(|it| it.running.is_some());
+        let good = container.restart_count > 0 && runs && story.log(pod).await.contains("good");
+        Seen::some(good.then_some(()), serde_json::to_string(&container).unwrap())
+    })
+    .await;
+}
+
+async fn ends(story: Story, pods: &[&str]) {
+    for pod in pods {
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_killed_process_is_replaced_and_a_restarted_container_has_its_bucket() {
+    let story = begin("dies-once").await;
+    story.here.run("workload", story.workload(UNTIL_BAD)).await;
+    story.says("workload", "good").await;
+    let served_by = story.mountpoint_pods().await;
+    kill_mount_process(story.name);
+    is_started_again_and_good(&story, "workload").await;
+    assert_eq!(story.mountpoint_pods().await, served_by, "the same pod serves it again");
+    story.is_told("the process that served volume `dies-once` is gone").await;
+    story.is_told("volume `dies-once` is mounted again").await;
+    ends(story, &["workload"]).await;
+}
+
+#[tokio::test]
+async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
+    let story = begin("recovers").await;
+    let mut listening = story.workload(FOREVER);
+    listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+    story.here.run("listening", listening).await;
+    story.here.run("deaf", story.workload(FOREVER)).await;
+    // Twice: the second death is of the mount that covers the first.
+    for _ in 0..2 {
+        for pod in ["listening", "deaf"] {
+            story.says(pod, "good").await;
+        }
+        story.mountpoint_pods().await;
+        kill_mount_process(story.name);
+        story.says_again("listening", "bad").await;
+        story.says_again("listening", "good").await;
+    }
+    assert_eq!(story.container("listening").await.restart_count, 0);
+    let deaf = story.log("deaf").await;
+    assert!(deaf.trim_end().ends_with("bad"), "a container without propagation keeps its dead mount");
+    // New workloads are served meanwhile.
+    story.here.run("new", story.workload(FOREVER)).await;
+    story.says("new", "good").await;
+    ends(story, &["listening", "deaf", "new"]).await;
+}
+
+#[tokio::test]
+async fn a_deleted_mountpoint_pod_is_replaced() {
+    let story = begin("pod-deleted").await;
+    story.here.run("workload", story.workload(UNTIL_BAD)).await;
+    story.says("workload", "good").await;
+    let before = story.mountpoint_pods().await;
+    let force = DeleteParams::default().grace_period(0);
+    story.mountpoint_pods_api().delete(&before[0], &force).await.unwrap();
+    is_started_again_and_good(&story, "workload").await;
+    eventually("another pod serves it", LIMIT, || async {
+        let now = story.mountpoint_pods().await;
+        Seen::some((now != before && now.len() == 1).then_some(()), format!("{now:?}"))
+    })
+    .await;
+    ends(story, &["workload"]).await;
+}
+
+/// An eviction has the grace of the pod, and what runs keeps its mount meanwhile; new workloads get a new pod.
+#[tokio::test]
+async fn an_evicted_mountpoint_pod_serves_on_and_is_replaced_for_others() {
+    let story = begin("pod-evicted").await;
+    story.here.run("workload", story.workload(FOREVER)).await;
+    story.says("workload", "good").await;
+    let before = story.mountpoint_pods().await;
+    story.mountpoint_pods_api().evict(&before[0], &EvictParams::default()).await.unwrap();
+    story.here.run("new", story.workload(FOREVER)).await;
+    story.says("new", "good").await;
+    story.says_again("workload", "good").await;
+    assert!(!story.log("workload").await.contains("bad"));
+    assert!(story.mountpoint_pods().await.len() > 1, "the new one has another");
+    ends(story, &["workload", "new"]).await;
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
+    let story = begin("out-of-memory").await;
+    let small = "out-of-memory-small";
+    story
+        .volume(small, |volume| {
+            let attributes = &mut volume["spec"]["csi"]["volumeAttributes"];
+            attributes["mountpointContainerResourcesLimitsMemory"] = json!("32Mi");
+            attributes["mountpointContainerResourcesRequestsMemory"] = json!("32Mi");
+        })
+        .await;
+    story.server.put(story.name, "large", &vec![1; 96 << 20]).unwrap();
+    let script = "cat /data/file >/dev/null && echo good && cat /data/large >/dev/null && echo read; sleep 1; \
+                  cat /data/file >/dev/null || exit 1; echo still good; sleep 3600";
+    story.here.run("workload", Story::workload_with(&[small], script)).await;
+    let pods: Api<Pod> = story.mountpoint_pods_api();
+    eventually("its container is ended for want of memory", LIMIT, || async {
+        let names = story.mountpoint_pods().await;
+        let Some(name) = names.first() else { return Seen::NotYet("no pod".to_owned()) };
+        let status = pods.get(name).await.unwrap().status.unwrap_or_default();
+        let restarted =
+            status.container_statuses.iter().flatten().any(|container| container.restart_count > 0);
+        Seen::some(restarted.then_some(()), serde_json::to_string(&status.container_statuses).unwrap())
+    })
+    .await;
+    // What took the memory goes; nothing else is done.
+    story.server.put(story.name, "large", b"small now").unwrap();
+    story.says("workload", "still good").await;
+    ends(story, &["workload"]).await;
+}

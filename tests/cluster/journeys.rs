@@ -1,0 +1,195 @@
+//! What workloads do with buckets when nothing goes wrong.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use contract::attachment::MountpointS3PodAttachment;
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::Api;
+use kube::api::{ListParams, PostParams};
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+
+use crate::story::{LIMIT, Story};
+
+const STAY: &str = "sleep 3600";
+
+#[tokio::test]
+async fn one_pod_writes_and_another_reads_through_the_same_mountpoint_pod() {
+    let story = Story::begin("write-and-read").await;
+    story.server.put(story.name, "greeting", b"hello from the bucket").unwrap();
+    let script = format!("cat /data/greeting; echo; echo written > /data/answer; echo done; {STAY}");
+    story.here.run("writer", story.workload(&script)).await;
+    story.says("writer", "hello from the bucket").await;
+    story.says("writer", "done").await;
+    assert_eq!(story.server.get(story.name, "answer").unwrap(), b"written\n");
+    story.here.run("reader", story.workload(&format!("cat /data/answer; {STAY}"))).await;
+    story.says("reader", "written").await;
+    assert_eq!(story.mountpoint_pods().await.len(), 1, "they share it");
+    story.here.delete("writer").await;
+    story.here.run("late-reader", story.workload(&format!("cat /data/answer; {STAY}"))).await;
+    story.says("late-reader", "written").await;
+    assert_eq!(story.mountpoint_pods().await.len(), 1, "it outlives the one that it was made for");
+    story.here.delete("reader").await;
+    story.here.delete("late-reader").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn what_differs_is_not_shared() {
+    let story = Story::begin("not-shared").await;
+    story.server.put(story.name, "file", b"x").unwrap();
+    let own_identity = "not-shared-identity";
+    story
+        .volume(own_identity, |volume| {
+            volume["spec"]["csi"]["volumeAttributes"]["authenticationSource"] = json!("pod");
+        })
+        .await;
+    for group in [2001, 2002] {
+        let script = format!("stat -c 'group %g mode %a' /data/file; {STAY}");
+        let mut spec = story.workload(&script);
+        spec["securityContext"] = json!({"fsGroup": group});
+        story.here.run(&format!("group-{group}"), spec).await;
+    }
+    story.says("group-2001", "group 2001 mode 660").await;
+    story.says("group-2002", "group 2002 mode 660").await;
+    assert_eq!(story.mountpoint_pods().await.len(), 2);
+
+    // With their own identity, accounts do not share; that they cannot be used yet is told.
+    let accounts = Api::<ServiceAccount>::namespaced(story.here.client.clone(), &story.here.namespace);
+    for account in ["first", "second"] {
+        let object = serde_json::from_value(json!({"metadata": {"name": account}})).unwrap();
+        accounts.create(&PostParams::default(), &object).await.unwrap();
+        let mut spec = Story::workload_with(&[own_identity], STAY);
+        spec["serviceAccountName"] = json!(account);
+        story.here.run(&format!("as-{account}"), spec).await;
+    }
+    story.is_told("`authenticationSource: pod` is not available yet").await;
+    let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());
+    eventually("one attachment for each account", LIMIT, || async {
+        let all = attachments.list(&ListParams::default()).await.unwrap();
+        let accounts: BTreeSet<String> = all
+            .iter()
+            .filter(|one| one.spec.persistent_volume_name == own_identity)
+            .map(|one| one.spec.workload_service_account_name.clone())
+            .collect();
+        let both = BTreeSet::from(["first", "second"].map(str::to_owned));
+        Seen::some((accounts == both).then_some(()), format!("{accounts:?}"))
+    })
+    .await;
+    for pod in ["group-2001", "group-2002", "as-first", "as-second"] {
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn read_only_by_volume_by_access_mode_and_by_mount() {
+    let story = Story::begin("read-only").await;
+    story.server.put(story.name, "file", b"readable").unwrap();
+    story.volume("read-only-option", |volume| volume["spec"]["mountOptions"] = json!(["read-only"])).await;
+    story.volume("read-only-many", |volume| volume["spec"]["accessModes"] = json!(["ReadOnlyMany"])).await;
+    let script = format!("cat /data/file; echo; if echo x > /data/new; then echo WRITTEN; fi; {STAY}");
+    for (name, claim) in [
+        ("by-option", "read-only-option"),
+        ("by-mode", "read-only-many"),
+        ("by-mount", story.name),
+        ("by-claim", story.name),
+    ] {
+        let mut spec = Story::workload_with(&[claim], &script);
+        match name {
+            "by-mount" => spec["containers"][0]["volumeMounts"][0]["readOnly"] = json!(true),
+            "by-claim" => spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] = json!(true),
+            _ => {}
+        }
+        story.here.run(name, spec).await;
+    }
+    story.here.run("writer", story.workload(&script)).await;
+    for name in ["by-option", "by-mode", "by-mount", "by-claim"] {
+        story.says(name, "readable").await;
+        story.says(name, "Read-only file system").await;
+    }
+    story.says("writer", "WRITTEN").await;
+    for name in ["by-option", "by-mode", "by-mount", "by-claim", "writer"] {
+        story.here.delete(name).await;
+    }
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_workload_without_root_reads_and_writes_with_its_group() {
+    let story = Story::begin("without-root").await;
+    story.server.put(story.name, "file", b"readable").unwrap();
+    let script = format!("id; cat /data/file; echo; echo mine > /data/mine && echo WRITTEN; {STAY}");
+    let mut spec = story.workload(&script);
+    spec["securityContext"] =
+        json!({"runAsUser": 4000, "runAsGroup": 4000, "runAsNonRoot": true, "fsGroup": 5000});
+    story.here.run("workload", spec).await;
+    story.says("workload", "readable").await;
+    story.says("workload", "WRITTEN").await;
+    assert_eq!(story.server.get(story.name, "mine").unwrap(), b"mine\n");
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_pod_has_two_buckets_and_one_bucket_under_two_handles() {
+    let story = Story::begin("two-buckets").await;
+    story.server.put(story.name, "a/file", b"in a").unwrap();
+    story.server.put(story.name, "b/file", b"in b").unwrap();
+    for prefix in ["a", "b"] {
+        story
+            .volume(&format!("two-buckets-{prefix}"), |volume| {
+                volume["spec"]["mountOptions"] = json!(["allow-delete", format!("prefix {prefix}/")]);
+            })
+            .await;
+    }
+    let script =
+        format!("ls /data; cat /data1/file; echo; cat /data2/file; echo; echo via > /data1/new; {STAY}");
+    story
+        .here
+        .run("workload", Story::workload_with(&[story.name, "two-buckets-a", "two-buckets-b"], &script))
+        .await;
+    story.says("workload", "in a").await;
+    story.says("workload", "in b").await;
+    eventually("what one handle wrote is in the bucket", LIMIT, || async {
+        let keys = story.server.objects(story.name, "a/").unwrap();
+        Seen::some(keys.contains(&"a/new".to_owned()).then_some(()), format!("{keys:?}"))
+    })
+    .await;
+    assert_eq!(story.mountpoint_pods().await.len(), 3, "each volume its own");
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn twenty_pods_at_once_share_one_mountpoint_pod() {
+    let story = Story::begin("twenty-at-once").await;
+    let names: Vec<String> = (0..20).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        let script = format!("echo {name} > /data/{name} && echo WRITTEN; {STAY}");
+        story.here.run(name, story.workload(&script)).await;
+    }
+    for name in &names {
+        story.says(name, "WRITTEN").await;
+    }
+    assert_eq!(story.mountpoint_pods().await.len(), 1);
+    assert_eq!(story.server.objects(story.name, "").unwrap().len(), 20);
+    for name in &names {
+        story.here.pods().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    }
+    story.leaves_nothing().await;
+}
+
+/// `kubectl delete --force`: the pod is gone from the API before kubelet has stopped it.
+#[tokio::test]
+async fn a_workload_deleted_by_force_leaves_nothing() {
+    let story = Story::begin("by-force").await;
+    story.here.run("workload", story.workload(&format!("echo up; {STAY}"))).await;
+    story.says("workload", "up").await;
+    story.mountpoint_pods().await;
+    let force = kube::api::DeleteParams::default().grace_period(0);
+    story.here.pods().delete("workload", &force).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    story.leaves_nothing().await;
+}

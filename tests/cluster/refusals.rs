@@ -1,0 +1,80 @@
+//! What a bucket's owner got wrong is told in words, and correcting it is all there is to do.
+
+use k8s_openapi::api::core::v1::Secret;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use xtask::driver;
+use xtask::s3::{ALICE, BOB};
+
+use crate::story::Story;
+
+#[tokio::test]
+async fn a_bucket_that_is_not_there() {
+    let story = Story::begin("comes-later").await;
+    story.server.delete_bucket(story.name).unwrap();
+    story.here.run("workload", story.workload("ls /data; echo in; sleep 3600")).await;
+    story.is_told("there is no bucket `comes-later`").await;
+    story.mountpoint_pods().await;
+    story.server.create_bucket(story.name).unwrap();
+    story.says("workload", "in").await;
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn wrong_credentials() {
+    let story = Story::begin("wrong-keys").await;
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), &story.here.namespace);
+    let cases = [
+        (
+            "wrong-keys-secret",
+            ALICE.access_key,
+            "not-the-secret",
+            "the secret key does not belong to the access key",
+        ),
+        ("wrong-keys-unknown", "AKIANOBODY", ALICE.secret_key, "does not know the access key"),
+        ("wrong-keys-stranger", BOB.access_key, BOB.secret_key, "denies access to bucket `wrong-keys`"),
+        ("wrong-keys-missing", "", ALICE.secret_key, "keys in Kubernetes Secret: access_key_id"),
+    ];
+    let keys = |access: &str, secret: &str| json!({"access_key_id": access, "secret_access_key": secret});
+    for (name, access, secret, _) in cases {
+        let object = json!({"metadata": {"name": name}, "stringData": keys(access, secret)});
+        secrets.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        story
+            .volume(name, |volume| {
+                let csi = &mut volume["spec"]["csi"];
+                csi["volumeAttributes"]["authenticationSource"] = json!("secret");
+                csi["nodePublishSecretRef"] = json!({"name": name, "namespace": story.here.namespace});
+            })
+            .await;
+        story.here.run(name, Story::workload_with(&[name], "ls /data; echo in; sleep 3600")).await;
+    }
+    for (_, _, _, words) in cases {
+        story.is_told(words).await;
+    }
+    story.mountpoint_pods().await;
+    let right = Patch::Merge(json!({"stringData": keys(ALICE.access_key, ALICE.secret_key)}));
+    for (name, ..) in cases {
+        secrets.patch(name, &PatchParams::default(), &right).await.unwrap();
+    }
+    for (name, ..) in cases {
+        story.says(name, "in").await;
+        story.here.delete(name).await;
+    }
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn an_endpoint_that_cannot_be_reached() {
+    let story = Story::alone("unreachable").await;
+    // Nobody listens there.
+    driver::install(&story.here.cluster, &["s3.endpointUrl=http://s3.test:81"]).unwrap();
+    story.here.run("workload", story.workload("ls /data; echo in; sleep 3600")).await;
+    story.is_told("s3.test:81").await;
+    story.mountpoint_pods().await;
+    driver::install(&story.here.cluster, &[]).unwrap();
+    story.says("workload", "in").await;
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}

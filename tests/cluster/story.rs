@@ -1,0 +1,247 @@
+//! One test's volumes and the workloads that use them, on a node with the driver; and what must be left of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use contract::attachment::MountpointS3PodAttachment;
+use contract::names::{DRIVER, annotation, source_on_node};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
+use s3_csi_tests::{Inside, Seen, eventually};
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use xtask::driver;
+use xtask::image::BUSYBOX;
+use xtask::s3::{ALICE, Client, ENDPOINT};
+
+/// kubelet waits longer and longer before it tries something again, up to two minutes.
+pub(crate) const LIMIT: Duration = Duration::from_mins(4);
+const KUBELET: &str = "/var/lib/kubelet";
+
+/// Once for all stories.
+static INSTALLED: OnceCell<()> = OnceCell::const_new();
+/// Tests that stop what all the others stand on have the node for themselves.
+static NODE: RwLock<()> = RwLock::const_new(());
+
+#[expect(dead_code, reason = "held, not looked at")]
+enum Turn {
+    WithOthers(RwLockReadGuard<'static, ()>),
+    Alone(RwLockWriteGuard<'static, ()>),
+}
+
+pub(crate) struct Story {
+    pub(crate) here: Inside,
+    pub(crate) name: &'static str,
+    pub(crate) server: Client,
+    /// Every Mountpoint Pod that was seen, with its UID.
+    seen: Mutex<BTreeMap<String, String>>,
+    _turn: Turn,
+}
+
+impl Story {
+    /// A story of this name has a bucket, a volume and a claim of the same name.
+    pub(crate) async fn begin(name: &'static str) -> Self {
+        Self::told(name, Turn::WithOthers(NODE.read().await)).await
+    }
+
+    /// The same, while no other story goes on.
+    pub(crate) async fn alone(name: &'static str) -> Self {
+        Self::told(name, Turn::Alone(NODE.write().await)).await
+    }
+
+    async fn told(name: &'static str, turn: Turn) -> Self {
+        let here = Inside::join(name).await;
+        INSTALLED.get_or_init(|| async { driver::install(&here.cluster, &[]).unwrap() }).await;
+        let server = Client::new(ENDPOINT, ALICE).unwrap();
+        server.create_bucket(name).unwrap();
+        let story = Self { here, name, server, seen: Mutex::default(), _turn: turn };
+        story.volume(name, |_| {}).await;
+        story
+    }
+
+    /// A volume for the story's bucket and a claim of the same name for it. The name begins with the story's.
+    pub(crate) async fn volume(&self, name: &str, change: impl FnOnce(&mut Value)) {
+        assert!(name.starts_with(self.name), "its traces are looked for by name");
+        let mut volume = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                "mountOptions": ["allow-delete"],
+                "claimRef": {"namespace": self.here.namespace, "name": name},
+                "csi": {"driver": DRIVER, "volumeHandle": name, "volumeAttributes": {"bucketName": self.name}},
+            },
+        });
+        change(&mut volume);
+        let claim = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": volume["spec"]["accessModes"], "storageClassName": "", "volumeName": name,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        let post = PostParams::default();
+        let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
+        volumes.create(&post, &serde_json::from_value(volume).unwrap()).await.unwrap();
+        self.claims().create(&post, &serde_json::from_value(claim).unwrap()).await.unwrap();
+    }
+
+    fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.here.client.clone(), &self.here.namespace)
+    }
+
+    /// A pod that has the story's volume at `/data` and runs a script.
+    pub(crate) fn workload(&self, script: &str) -> Value {
+        Self::workload_with(&[self.name], script)
+    }
+
+    /// The same with these claims, at `/data`, `/data1`, `/data2`, …
+    pub(crate) fn workload_with(claims: &[&str], script: &str) -> Value {
+        let path = |number: usize| if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
+        let mounts: Vec<Value> = claims
+            .iter()
+            .enumerate()
+            .map(|(number, claim)| json!({"name": claim, "mountPath": path(number)}))
+            .collect();
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+            .collect();
+        let container = json!({
+            "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", script],
+            "volumeMounts": mounts,
+        });
+        json!({"containers": [container], "volumes": volumes})
+    }
+
+    /// Waits until the workload's log contains this.
+    pub(crate) async fn says(&self, pod: &str, words: &str) {
+        self.says_more_often(pod, words, 0).await;
+    }
+
+    /// Waits until the log says it once more than it does now.
+    pub(crate) async fn says_again(&self, pod: &str, words: &str) {
+        let before = self.log(pod).await.matches(words).count();
+        self.says_more_often(pod, words, before).await;
+    }
+
+    async fn says_more_often(&self, pod: &str, words: &str, times: usize) {
+        eventually(&format!("{pod} says `{words}` more than {times} times"), LIMIT, || async {
+            let log = self.log(pod).await;
+            Seen::some((log.matches(words).count() > times).then_some(()), xtask::command::tail(&log))
+        })
+        .await;
+    }
+
+    /// There is none before there is a container, or while kubelet is away.
+    pub(crate) async fn log(&self, pod: &str) -> String {
+        eventually(&format!("a log of {pod}"), LIMIT, || async {
+            match self.here.pods().logs(pod, &kube::api::LogParams::default()).await {
+                Ok(log) => Seen::Yes(log),
+                Err(error) => Seen::NotYet(error.to_string()),
+            }
+        })
+        .await
+    }
+
+    pub(crate) async fn container(&self, pod: &str) -> ContainerStatus {
+        let pod = self.here.pods().get(pod).await.unwrap();
+        pod.status.and_then(|status| status.container_statuses?.pop()).unwrap_or_default()
+    }
+
+    /// Waits until an Event in the story's namespace says this.
+    pub(crate) async fn is_told(&self, words: &str) {
+        let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
+        eventually(&format!("an Event says `{words}`"), LIMIT, || async {
+            let all = events.list(&ListParams::default()).await.unwrap();
+            let told: Vec<String> = all.iter().filter_map(|event| event.message.clone()).collect();
+            let said = told.iter().any(|message| message.contains(words));
+            Seen::some(said.then_some(()), told.join("\n"))
+        })
+        .await;
+    }
+
+    pub(crate) fn mountpoint_pods_api(&self) -> Api<Pod> {
+        Api::namespaced(self.here.client.clone(), MOUNTPOINT_NAMESPACE)
+    }
+
+    /// The Mountpoint Pods of the story's volumes, by name.
+    pub(crate) async fn mountpoint_pods(&self) -> Vec<String> {
+        let pods = self.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
+        let mine = |pod: &&Pod| {
+            let volume = pod.annotations().get(annotation::VOLUME_NAME);
+            volume.is_some_and(|volume| volume.starts_with(self.name))
+        };
+        let mine = pods.iter().filter(mine).map(|pod| (pod.name_any(), pod.uid().unwrap()));
+        let mine: BTreeMap<String, String> = mine.collect();
+        self.seen.lock().unwrap().extend(mine.clone());
+        mine.into_keys().collect()
+    }
+
+    /// Of the story's volumes: no attachment, Mountpoint Pod, mount, folder or credentials, and no descriptor that the
+    /// node's program still holds. Then claims, volumes and bucket go, too.
+    pub(crate) async fn leaves_nothing(self) {
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.here.client.clone());
+        eventually("nothing is left", LIMIT, || async {
+            let attached = attachments.list(&ListParams::default()).await.unwrap();
+            let mine =
+                |it: &&MountpointS3PodAttachment| it.spec.persistent_volume_name.starts_with(self.name);
+            let attached = attached.iter().filter(mine).count();
+            let pods = self.mountpoint_pods().await;
+            let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+            let mounted = mounts.matches(&format!("~csi/{}", self.name)).count();
+            let left = self.left_on_the_node();
+            let told = format!("{attached} attachments, {pods:?}, {mounted} mounts, {left:?}");
+            Seen::some((attached + pods.len() + mounted + left.len() == 0).then_some(()), told)
+        })
+        .await;
+        let delete = DeleteParams::default();
+        for claim in self.claims().list(&ListParams::default()).await.unwrap() {
+            let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
+            self.claims().delete(&claim.name_any(), &delete).await.unwrap();
+            volumes.delete(&claim.name_any(), &delete).await.unwrap();
+        }
+        for key in self.server.objects(self.name, "").unwrap() {
+            self.server.delete(self.name, &key).unwrap();
+        }
+        self.server.delete_bucket(self.name).unwrap();
+    }
+
+    /// Sources and folders of Mountpoint Pods, credentials included, and descriptors of the node's program.
+    fn left_on_the_node(&self) -> Vec<String> {
+        let seen = self.seen.lock().unwrap();
+        let sources = seen.keys().map(|name| source_on_node(Path::new(KUBELET), name));
+        let folders = seen.values().map(|uid| Path::new(KUBELET).join("pods").join(uid));
+        let paths =
+            sources.chain(folders).filter(|path| path.exists()).map(|path| path.display().to_string());
+        let held = descriptors("s3-csi-node").into_iter().filter(|held| {
+            held.contains("/dev/fuse")
+                || seen.iter().any(|(name, uid)| held.contains(name) || held.contains(uid))
+        });
+        paths.chain(held).collect()
+    }
+}
+
+/// What a program of this name has open.
+pub(crate) fn descriptors(program: &str) -> Vec<String> {
+    let open = |process: u32| fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+    let links = processes(program, None).into_iter().flat_map(open);
+    links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string())).collect()
+}
+
+/// Processes of this program, whose first argument is this.
+pub(crate) fn processes(program: &str, argument: Option<&str>) -> Vec<u32> {
+    let ids = fs::read_dir("/proc").unwrap().flatten();
+    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let ours = |process: &u32| {
+        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        words.next().is_some_and(|name| name.ends_with(program.as_bytes()))
+            && argument.is_none_or(|argument| words.next() == Some(argument.as_bytes()))
+    };
+    ids.filter(ours).collect()
+}

@@ -3,11 +3,12 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use s3_csi_tests::processes::processes;
 use serde_json::{Value, json};
 use xtask::driver;
 use xtask::s3::{ALICE, Account, accounts};
 
-use crate::story::{Story, processes};
+use crate::story::Story;
 
 /// A listing needs the keys every time; the same container must see it fail and work again.
 const LIST: &str = "i=0; while true; do i=$((i+1)); if echo $i > /data/beat-$i 2>/dev/null; then echo good; else echo bad; fi; sleep 1; done";

@@ -4,10 +4,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{DeleteParams, EvictParams};
 use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
-use crate::story::{LIMIT, Story, processes};
+use crate::story::{LIMIT, Story};
 
 /// Ends with the first error, and is then started again.
 const UNTIL_BAD: &str =

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, Persi
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
+use s3_csi_tests::processes::descriptors;
 use s3_csi_tests::{Inside, Seen, eventually};
 use serde_json::{Value, json};
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -224,24 +225,4 @@ impl Story {
         });
         paths.chain(held).collect()
     }
-}
-
-/// What a program of this name has open.
-pub(crate) fn descriptors(program: &str) -> Vec<String> {
-    let open = |process: u32| fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
-    let links = processes(program, None).into_iter().flat_map(open);
-    links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string())).collect()
-}
-
-/// Processes of this program, whose first argument is this.
-pub(crate) fn processes(program: &str, argument: Option<&str>) -> Vec<u32> {
-    let ids = fs::read_dir("/proc").unwrap().flatten();
-    let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let ours = |process: &u32| {
-        let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-        let mut words = line.split(|byte| *byte == 0);
-        words.next().is_some_and(|name| name.ends_with(program.as_bytes()))
-            && argument.is_none_or(|argument| words.next() == Some(argument.as_bytes()))
-    };
-    ids.filter(ours).collect()
 }

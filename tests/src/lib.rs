@@ -6,6 +6,7 @@ pub mod csi;
 mod inside;
 pub mod mountpoint_pod;
 pub mod node;
+pub mod processes;
 pub mod program;
 pub mod relay;
 mod served;

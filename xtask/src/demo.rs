@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -15,6 +15,9 @@ use crate::{driver, example, ground};
 
 const BUCKET: &str = "my-bucket";
 const KEY: &str = "hello.txt";
+/// Both pods run by then.
+const READS_WITHIN: Duration = Duration::from_mins(1);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     let began = Instant::now();
@@ -35,14 +38,14 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     step("the writer runs", || wait("writer"))?;
     step("the reader runs", || wait("reader"))?;
     let read = step("the reader has read what the writer wrote", || {
-        let deadline = Instant::now() + std::time::Duration::from_secs(60);
+        let deadline = Instant::now() + READS_WITHIN;
         loop {
             let said = kubectl(&["logs", "reader"])?;
             if said.contains("hello") {
                 return Ok(said);
             }
             anyhow::ensure!(Instant::now() < deadline, "the reader has said only: {said}");
-            std::thread::sleep(std::time::Duration::from_millis(200));
+            std::thread::sleep(LOOK_EVERY);
         }
     })?;
     show("kubectl get pv,pvc,pods", &kubectl(&["get", "pv,pvc,pods"])?);

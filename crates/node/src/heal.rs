@@ -1,7 +1,7 @@
 //! A dead mount is mounted again without waiting for kubelet, which publishes the volumes of a running pod anew only every
 //! minute or two.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::kernel::{self, Pulse};
 use crate::publish::{PublishError, Publisher};
-use crate::tell::{News, Teller};
 
 /// Whatever has changed on the node, looking is not cheap with many mounts.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
@@ -48,19 +47,11 @@ impl Asked {
 }
 
 /// Looks after every change of a Mountpoint Pod or an attachment, until `stop`: the death of a mount process is one.
-pub async fn run(publisher: Arc<Publisher>, teller: Teller, stop: CancellationToken) {
+pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     let mut changes = publisher.known.changes();
-    let mut told = HashSet::new();
     loop {
         let dead = dead(&publisher).await;
         publisher.metrics.dead.set(i64::try_from(dead.len()).unwrap_or(i64::MAX));
-        for (target, news) in news(&mut told, &dead) {
-            if let Some(request) = publisher.asked.get(&target) {
-                tracing::info!(volume_id = request.volume_id, target = %target.display(), ?news, "mount");
-                let teller = teller.clone();
-                tokio::spawn(async move { teller.tell(&request, news).await });
-            }
-        }
         let wait = if dead.is_empty() { None } else { Some(TRY_AGAIN) };
         for target in dead {
             let publisher = Arc::clone(&publisher);
@@ -86,21 +77,12 @@ pub async fn run(publisher: Arc<Publisher>, teller: Teller, stop: CancellationTo
     }
 }
 
-/// What has changed for whom since it was told last. `told` are those who know that their mount is dead.
-fn news(told: &mut HashSet<PathBuf>, dead: &HashSet<PathBuf>) -> Vec<(PathBuf, News)> {
-    let lost = dead.difference(told).map(|target| (target.clone(), News::Lost));
-    let restored = told.difference(dead).map(|target| (target.clone(), News::Restored));
-    let news = lost.chain(restored).collect();
-    told.clone_from(dead);
-    news
-}
-
 /// Targets whose source nobody answers for any more. Each source is asked once.
-async fn dead(publisher: &Publisher) -> HashSet<PathBuf> {
-    let Ok(table) = kernel::table() else { return HashSet::new() };
+async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
+    let Ok(table) = kernel::table() else { return Vec::new() };
     let sources = source_on_node(publisher.kubelet.path(), "");
     let mut pulses = HashMap::new();
-    let mut dead = HashSet::new();
+    let mut dead = Vec::new();
     for target in publisher.asked.targets() {
         // One that is not mounted is kubelet's to publish or to forget.
         let Some(device) = table.at(&target).next_back().map(|mount| mount.device) else { continue };
@@ -114,23 +96,8 @@ async fn dead(publisher: &Publisher) -> HashSet<PathBuf> {
         };
         pulses.insert(device, is_dead);
         if is_dead {
-            dead.insert(target);
+            dead.push(target);
         }
     }
     dead
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_change_is_told_once() {
-        let (one, mut told) = (PathBuf::from("/one"), HashSet::new());
-        let dead = HashSet::from([one.clone()]);
-        assert_eq!(news(&mut told, &dead), [(one.clone(), News::Lost)]);
-        assert_eq!(news(&mut told, &dead), []);
-        assert_eq!(news(&mut told, &HashSet::new()), [(one, News::Restored)]);
-        assert_eq!(news(&mut told, &HashSet::new()), []);
-    }
 }

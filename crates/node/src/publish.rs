@@ -25,6 +25,7 @@ use crate::metrics::{Metrics, Stage};
 use crate::place::{Place, Root};
 use crate::plan::{Step, Wanted, plan};
 use crate::request::{Publish, RequestError};
+use crate::tell::Teller;
 use crate::turn::Turns;
 
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
@@ -122,6 +123,7 @@ pub struct Publisher {
     pub installation: Installation,
     pub metrics: Metrics,
     pub asked: Asked,
+    pub teller: Teller,
 }
 
 impl Publisher {
@@ -139,15 +141,16 @@ impl Publisher {
     /// The same for a target whose mount has died, unless it was given back meanwhile: nobody would unmount it again.
     pub async fn publish_again(&self, target: &Path, until: Instant) -> Result<(), PublishError> {
         let Some(_turn) = self.turns.target(target) else { return Err(PublishError::Busy) };
-        match self.asked.get(target) {
-            Some(request) => self.make_so(&Publish::parse(request, self.kubelet.path())?, until).await,
-            None => Ok(()),
-        }
+        let Some(request) = self.asked.get(target) else { return Ok(()) };
+        let publish = Publish::parse(request, self.kubelet.path())?;
+        self.teller.lost(&publish);
+        self.make_so(&publish, until).await
     }
 
     /// Waits until `until` at most, then mounts what is missing.
     async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
-        let began = Instant::now();
+        let asked = Instant::now();
+        let began = asked;
         let pod = self.assigned(publish, until).await?;
         self.metrics.stage(Stage::Assignment, began.elapsed());
         let began = Instant::now();
@@ -156,8 +159,18 @@ impl Publisher {
         let _turn = self.turns.of(&pod.name).await;
         let began = Instant::now();
         let source = self.provide(publish, &pod)?;
-        self.mount(publish, &pod, source).await?;
+        let changed = self.mount(publish, &pod, source).await?;
+        self.teller.restored(publish);
         self.metrics.stage(Stage::Mount, began.elapsed());
+        if changed {
+            tracing::info!(
+                volume_id = publish.volume_id,
+                pod_uid = publish.pod_uid,
+                mountpoint_pod = pod.name,
+                milliseconds = asked.elapsed().as_secs_f64() * 1000.0,
+                "published"
+            );
+        }
         Ok(())
     }
 
@@ -276,12 +289,13 @@ impl Publisher {
         Ok(source)
     }
 
+    /// Says whether anything was missing.
     async fn mount(
         &self,
         publish: &Publish,
         pod: &MountpointPod,
         authentication: AuthenticationSource,
-    ) -> Result<(), PublishError> {
+    ) -> Result<bool, PublishError> {
         let source = source_on_node(self.kubelet.path(), &pod.name);
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
         let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
@@ -308,10 +322,16 @@ impl Publisher {
             // Only a dead one is ever covered, and none comes to life again.
             _ => true,
         };
+        // What covers a dead one may be alive.
+        let lost = if targets.last() == source_device.as_ref() { !alive } else { target_dead };
+        if lost && !targets.is_empty() {
+            self.teller.lost(publish);
+        }
         let wanted = Wanted { source: &source, target: &publish.target, read_only, alive, target_dead };
-        for step in plan(&table, wanted) {
+        let steps = plan(&table, wanted);
+        for step in &steps {
             let (volume_id, pod_uid, mountpoint_pod) = (&publish.volume_id, &publish.pod_uid, &pod.name);
-            tracing::info!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
+            tracing::debug!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
             match step {
                 Step::UnmountTarget => {
                     kernel::detach(&target_place).map_err(kernel_error("unmount", &publish.target))?;
@@ -324,7 +344,7 @@ impl Publisher {
                     .map_err(kernel_error("bind", &publish.target))?,
             }
         }
-        Ok(())
+        Ok(!steps.is_empty())
     }
 
     /// Mounts the source and has it served; a failure leaves nothing mounted.

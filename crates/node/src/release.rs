@@ -33,7 +33,7 @@ impl Publisher {
         let place = match self.kubelet.place(&path) {
             Ok(place) => place,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                self.asked.forget(&path);
+                self.forget(&path);
                 return Ok(());
             }
             Err(error) => return Err(failed(error)),
@@ -41,7 +41,7 @@ impl Publisher {
         for _ in 0..DEEPEST {
             let table = kernel::table().map_err(failed)?;
             if table.at(&path).next().is_none() {
-                self.asked.forget(&path);
+                self.forget(&path);
                 tracing::info!(volume_id, pod_uid, "unpublished");
                 return Ok(());
             }
@@ -51,6 +51,11 @@ impl Publisher {
         Err(Status::internal(format!(
             "Could not unmount \"{target}\": something mounts upon it again and again"
         )))
+    }
+
+    fn forget(&self, target: &Path) {
+        self.asked.forget(target);
+        self.teller.forget(target);
     }
 
     pub async fn stats(&self, volume_id: &str, path: &str) -> Result<NodeGetVolumeStatsResponse, Status> {

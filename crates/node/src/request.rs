@@ -12,9 +12,9 @@ use service::csi::volume_capability::access_mode::Mode;
 use thiserror::Error;
 
 /// How kubelet hands the workload's name on (`podInfoOnMount`).
-pub const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
-pub const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
-pub const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
+const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
+const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
+const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// Of a cache with a limit, this much is used: the file system needs the rest, and kubelet evicts a pod that is over it.
 const CACHE_SHARE_PERCENT: u128 = 95;
@@ -54,6 +54,8 @@ pub struct Publish {
     /// Of the `PersistentVolume`, which only the path tells.
     pub volume_name: String,
     pub pod_uid: String,
+    pub pod_name: String,
+    pub pod_namespace: String,
     pub target: PathBuf,
     pub fs_group: String,
     /// For this workload alone.
@@ -132,6 +134,8 @@ impl Publish {
             volume_id: request.volume_id,
             volume_name,
             pod_uid,
+            pod_name: context.get(POD_NAME).cloned().unwrap_or_default(),
+            pod_namespace: context.get(POD_NAMESPACE).cloned().unwrap_or_default(),
             target,
             fs_group,
             read_only: request.readonly,

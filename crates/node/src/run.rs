@@ -91,10 +91,10 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         },
         metrics,
         asked: Asked::default(),
+        teller: Teller::new(client.clone(), &flags.node_name),
     });
     tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
-    let teller = Teller::new(client.clone(), &flags.node_name);
-    tokio::spawn(heal::run(Arc::clone(&publisher), teller, stop.clone()));
+    tokio::spawn(heal::run(Arc::clone(&publisher), stop.clone()));
 
     let listen = |path: &PathBuf| {
         socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })

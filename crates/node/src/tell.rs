@@ -1,44 +1,75 @@
 //! What the owner of a workload is told: Events on the pod, where people look first.
 
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use contract::names::DRIVER;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::Client;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use service::csi::NodePublishVolumeRequest;
 
 use crate::release::REACHES;
-use crate::request::{POD_NAME, POD_NAMESPACE, POD_UID};
+use crate::request::Publish;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
+enum News {
     /// Nobody serves the mount any more.
     Lost,
     Restored,
 }
 
-#[derive(Clone)]
-pub struct Teller(Recorder);
+pub struct Teller {
+    recorder: Recorder,
+    /// Targets whose owner knows that the mount is dead: each death is told once, whoever sees it first.
+    lost: Mutex<HashSet<PathBuf>>,
+}
 
 impl Teller {
     pub fn new(client: Client, node: &str) -> Self {
         let reporter = Reporter { controller: DRIVER.to_owned(), instance: Some(node.to_owned()) };
-        Self(Recorder::new(client, reporter))
+        Self { recorder: Recorder::new(client, reporter), lost: Mutex::default() }
     }
 
-    /// Tells the pod that made the request. That it cannot be told changes nothing else.
-    pub async fn tell(&self, request: &NodePublishVolumeRequest, news: News) {
-        let of_pod = |key: &str| request.volume_context.get(key).cloned();
+    pub fn lost(&self, publish: &Publish) {
+        if self.told().insert(publish.target.clone()) {
+            self.tell(publish, News::Lost);
+        }
+    }
+
+    /// After a loss; else there is nothing to tell.
+    pub fn restored(&self, publish: &Publish) {
+        if self.told().remove(&publish.target) {
+            self.tell(publish, News::Restored);
+        }
+    }
+
+    pub fn forget(&self, target: &Path) {
+        self.told().remove(target);
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Without waiting: a mount must not be late because the API server is.
+    fn tell(&self, publish: &Publish, news: News) {
+        let Publish { volume_id, pod_uid, pod_name, pod_namespace, .. } = publish;
+        tracing::info!(volume_id, pod_uid, ?news, "mount");
         let pod = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
-            name: of_pod(POD_NAME),
-            namespace: of_pod(POD_NAMESPACE),
-            uid: of_pod(POD_UID),
+            name: Some(pod_name.clone()),
+            namespace: Some(pod_namespace.clone()),
+            uid: Some(pod_uid.clone()),
             ..ObjectReference::default()
         };
-        if let Err(error) = self.0.publish(&event(&request.volume_id, news), &pod).await {
-            tracing::warn!(%error, volume_id = request.volume_id, ?news, "cannot write an Event");
-        }
+        let (recorder, event) = (self.recorder.clone(), event(volume_id, news));
+        tokio::spawn(async move {
+            if let Err(error) = recorder.publish(&event, &pod).await {
+                tracing::warn!(%error, pod_uid = pod.uid, "cannot write an Event");
+            }
+        });
     }
 }
 

@@ -5,6 +5,7 @@ mod data;
 mod figures;
 mod ground;
 mod inside;
+mod mount;
 
 use std::path::PathBuf;
 
@@ -31,6 +32,8 @@ enum Name {
     Ground,
     /// The controller on an API server with 500 simulated nodes: latencies, a burst of 5,000 workloads, memory.
     Controller,
+    /// Mounts as workloads wait for them, on a real node: where a cold one's time goes, detach, memory, processor.
+    Mount,
     /// The mount process against plain requests to the same S3 server.
     Data,
 }
@@ -39,6 +42,7 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
         Name::Data => data::measure(cache, wanted.repetitions, wanted.mount_s3.as_deref())?.publish("data"),
+        Name::Mount => mount::measure(cache, wanted.repetitions)?.publish("mount"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

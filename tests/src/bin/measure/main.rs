@@ -2,6 +2,7 @@
 
 mod controller;
 mod data;
+mod mount;
 
 use std::collections::BTreeMap;
 
@@ -11,10 +12,15 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let samples = match arguments.as_slice() {
-        ["controller"] => tokio::runtime::Runtime::new().unwrap().block_on(controller::measure()),
+        ["controller"] => in_runtime(controller::measure()),
         ["data"] => data::measure(None),
         ["data", folder] => data::measure(Some(folder)),
-        _ => panic!("measure what? `controller` or `data`"),
+        ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
+        _ => panic!("measure what? `controller`, `data` or `mount`"),
     };
     println!("{}", serde_json::to_string(&samples).unwrap());
+}
+
+fn in_runtime(measuring: impl Future<Output = Samples>) -> Samples {
+    tokio::runtime::Runtime::new().unwrap().block_on(measuring)
 }

@@ -1,0 +1,185 @@
+//! Mounts as workloads wait for them, on a real node: where the time of a cold one goes, how fast everything is cleaned,
+//! and what the driver's programs take.
+
+mod timeline;
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use s3_csi_tests::processes::{processor_seconds, resident_mb};
+use s3_csi_tests::{Inside, Seen, eventually};
+use serde_json::{Value, json};
+use xtask::driver;
+use xtask::image::BUSYBOX;
+use xtask::s3::{ALICE, Client, ENDPOINT};
+
+use crate::Samples;
+use timeline::{Seconds, Timeline, now};
+
+const LIMIT: Duration = Duration::from_mins(3);
+/// Ends at once when told to, as a well-behaved program does.
+const SCRIPT: &str = "trap 'exit 0' TERM; ls /data > /dev/null; while :; do sleep 1 & wait $!; done";
+/// As many mounts as a node may have.
+const MANY: usize = 50;
+/// An idle program is watched for this long.
+const IDLE: Duration = Duration::from_mins(1);
+
+pub(crate) async fn measure(repetitions: usize) -> Samples {
+    let here = Inside::join("bench-mount").await;
+    driver::install(&here.cluster, &[]).unwrap();
+    let bench = Bench {
+        timeline: Timeline::follow(&here).await,
+        server: Client::new(ENDPOINT, ALICE).unwrap(),
+        here,
+    };
+    let mut samples = Samples::new();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    samples.insert("node_rss_idle_mb", vec![resident_mb("s3-csi-node")]);
+    for number in 0..repetitions {
+        eprintln!("{number}");
+        for (key, value) in bench.once(number).await {
+            samples.entry(key).or_default().push(value);
+        }
+    }
+    bench.with_many_mounts(&mut samples).await;
+    samples
+}
+
+struct Bench {
+    here: Inside,
+    timeline: Timeline,
+    server: Client,
+}
+
+impl Bench {
+    /// One plain pod, and a volume from its first workload to its last.
+    async fn once(&self, number: usize) -> Vec<(&'static str, f64)> {
+        let volume = format!("bench-{number}");
+        self.volume(&volume).await;
+        let mut figures = Vec::new();
+        let mut add = |key, seconds: Seconds| figures.push((key, seconds * 1000.0));
+
+        let (created, plain) = self.run(&format!("plain-{number}"), &[]).await;
+        let plain_started = self.timeline.started(&plain).await - created;
+        add("plain_container_started_p50_ms", plain_started);
+        self.here.delete(&plain).await;
+
+        let (created, cold) = self.run(&format!("cold-{number}"), &[&volume]).await;
+        let started = self.timeline.started(&cold).await;
+        let mountpoint = self.timeline.mountpoint_pod(&volume).await;
+        let steps = self.timeline.cold_mount(&self.here, &cold, &mountpoint, &volume).await;
+        add("cold_container_started_p50_ms", started - created);
+        add("added_over_plain_pod_p50_ms", started - created - plain_started);
+        let mut before = created;
+        for (key, at) in steps.named() {
+            add(key, at - before);
+            before = at;
+        }
+        add("split_8_container_started_ms", started - before);
+        add("mounter_started_to_published_p50_ms", steps.published - steps.container_started);
+        add("mounter_started_to_published_worst_ms", steps.published - steps.container_started);
+
+        let (_, warm) = self.run(&format!("warm-{number}"), &[&volume]).await;
+        self.timeline.started(&warm).await;
+        add("warm_publish_p50_ms", self.timeline.publish_took(&self.here, &warm).await);
+        self.here.delete(&warm).await;
+
+        let deleted = now();
+        self.here.pods().delete(&cold, &DeleteParams::default()).await.unwrap();
+        add("detach_container_exited_p50_ms", self.timeline.exited(&mountpoint).await - deleted);
+        add("detach_pod_gone_p50_ms", self.timeline.gone(&mountpoint).await - deleted);
+
+        let (_, forced) = self.run(&format!("forced-{number}"), &[&volume]).await;
+        self.timeline.started(&forced).await;
+        let mountpoint = self.timeline.mountpoint_pod(&volume).await;
+        let deleted = now();
+        self.here.pods().delete(&forced, &DeleteParams::default().grace_period(0)).await.unwrap();
+        let gone = self.timeline.gone(&mountpoint).await.max(self.timeline.unattached(&volume).await);
+        // The mounts went before; that nothing is left of them is looked at, not timed.
+        self.unmounted(&volume).await;
+        add("force_delete_clean_p50_ms", gone - deleted);
+        figures
+    }
+
+    async fn unmounted(&self, volume: &str) {
+        eventually("it is unmounted", LIMIT, || async {
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+            Seen::some((!mounts.contains(&format!("~csi/{volume}/mount"))).then_some(()), "mounted")
+        })
+        .await;
+    }
+
+    async fn with_many_mounts(&self, samples: &mut Samples) {
+        let volumes: Vec<String> = (0..MANY).map(|number| format!("many-{number}")).collect();
+        for volume in &volumes {
+            self.volume(volume).await;
+        }
+        let names: Vec<&str> = volumes.iter().map(String::as_str).collect();
+        let (_, pod) = self.run("many", &names).await;
+        self.timeline.started(&pod).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        samples.insert("node_rss_50_mounts_mb", vec![resident_mb("s3-csi-node")]);
+        samples.insert("controller_rss_mb", vec![resident_mb("s3-csi-controller")]);
+        let before = processor_seconds("s3-csi-node");
+        tokio::time::sleep(IDLE).await;
+        let used = processor_seconds("s3-csi-node") - before;
+        samples.insert("node_cpu_idle_percent", vec![used / IDLE.as_secs_f64() * 100.0]);
+    }
+
+    /// A bucket, a volume and a claim that are bound.
+    async fn volume(&self, name: &str) {
+        self.server.create_bucket(name).unwrap();
+        let volume = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
+                "claimRef": {"namespace": self.here.namespace, "name": name},
+                "csi": {"driver": "s3.csi.scality.com", "volumeHandle": name, "volumeAttributes": {"bucketName": name}},
+            },
+        });
+        let claim = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": name,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        let post = PostParams::default();
+        let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
+        volumes.create(&post, &serde_json::from_value(volume).unwrap()).await.unwrap();
+        let claims = Api::<PersistentVolumeClaim>::namespaced(self.here.client.clone(), &self.here.namespace);
+        claims.create(&post, &serde_json::from_value(claim).unwrap()).await.unwrap();
+        eventually("the claim is bound", LIMIT, || async {
+            let phase = claims.get(name).await.unwrap().status.and_then(|status| status.phase);
+            Seen::some((phase.as_deref() == Some("Bound")).then_some(()), format!("{phase:?}"))
+        })
+        .await;
+    }
+
+    /// Starts a pod with these claims after a pause of random length: a fixed one would lock onto kubelet's rounds of a
+    /// second. Returns when it was asked for.
+    async fn run(&self, name: &str, claims: &[&str]) -> (Seconds, String) {
+        tokio::time::sleep(timeline::random_pause()).await;
+        let mounts: Vec<Value> = claims
+            .iter()
+            .enumerate()
+            .map(|(number, claim)| {
+                let path = if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
+                json!({"name": claim, "mountPath": path})
+            })
+            .collect();
+        let volumes: Vec<Value> = claims
+            .iter()
+            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
+            .collect();
+        let container = json!({
+            "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", SCRIPT],
+            "volumeMounts": mounts,
+        });
+        let created = now();
+        self.here.run(name, json!({"containers": [container], "volumes": volumes})).await;
+        (created, name.to_owned())
+    }
+}

@@ -1,0 +1,279 @@
+//! When things happened on the node: as the API server told of them, containerd started and ended containers, and the
+//! driver's programs wrote them down.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use contract::attachment::MountpointS3PodAttachment;
+use contract::names::annotation;
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, ResourceExt as _};
+use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
+use s3_csi_tests::{Inside, Seen, eventually};
+use serde_json::Value;
+
+/// Since 1970.
+pub(super) type Seconds = f64;
+
+const LIMIT: Duration = Duration::from_mins(3);
+
+pub(super) fn now() -> Seconds {
+    seconds(Timestamp::now())
+}
+
+fn seconds(at: Timestamp) -> Seconds {
+    at.as_nanosecond() as f64 / 1e9
+}
+
+/// Up to a second and a half, from the clock's last digits.
+pub(super) fn random_pause() -> Duration {
+    Duration::from_millis(u64::try_from(Timestamp::now().subsec_nanosecond() % 1_499).unwrap_or_default())
+}
+
+/// What was seen, by what it was and whom it was about.
+type Moments = Arc<Mutex<HashMap<(What, String), Seconds>>>;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    Scheduled,
+    Created,
+    Deleted,
+    /// Of containers, by their id.
+    Started,
+    Ended,
+    Attached,
+    Unattached,
+}
+
+/// The steps of a cold mount, in their order.
+pub(super) struct ColdMount {
+    scheduled: Seconds,
+    attached: Seconds,
+    pod_created: Seconds,
+    pub(super) container_started: Seconds,
+    listening: Seconds,
+    handed_over: Seconds,
+    serving: Seconds,
+    pub(super) published: Seconds,
+}
+
+impl ColdMount {
+    pub(super) fn named(&self) -> [(&'static str, Seconds); 8] {
+        [
+            ("split_0_scheduled_ms", self.scheduled),
+            ("split_1_attachment_ms", self.attached),
+            ("split_2_pod_created_ms", self.pod_created),
+            ("split_3_mounter_started_ms", self.container_started),
+            ("split_4_listening_ms", self.listening),
+            ("split_5_handed_over_ms", self.handed_over),
+            ("split_6_serving_ms", self.serving),
+            ("split_7_published_ms", self.published),
+        ]
+    }
+}
+
+pub(super) struct Timeline {
+    moments: Moments,
+    pods: Mutex<HashMap<String, Pod>>,
+    client: kube::Client,
+}
+
+impl Timeline {
+    /// Begins to take notes.
+    pub(super) async fn follow(here: &Inside) -> Self {
+        let moments = Moments::default();
+        follow_pods(Api::all(here.client.clone()), Arc::clone(&moments));
+        follow_attachments(Api::all(here.client.clone()), Arc::clone(&moments));
+        follow_containers(&moments);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Self { moments, pods: Mutex::default(), client: here.client.clone() }
+    }
+
+    async fn when(&self, what: What, whom: &str) -> Seconds {
+        eventually(&format!("{whom}: {what:?}"), LIMIT, || async {
+            let at = self.moments.lock().unwrap().get(&(what, whom.to_owned())).copied();
+            Seen::some(at, "not yet")
+        })
+        .await
+    }
+
+    /// When the container of this pod was started.
+    pub(super) async fn started(&self, pod: &str) -> Seconds {
+        let container = self.container(pod).await;
+        self.when(What::Started, &container).await
+    }
+
+    pub(super) async fn exited(&self, pod: &str) -> Seconds {
+        let container = self.container(pod).await;
+        self.when(What::Ended, &container).await
+    }
+
+    pub(super) async fn gone(&self, pod: &str) -> Seconds {
+        self.when(What::Deleted, pod).await
+    }
+
+    pub(super) async fn unattached(&self, volume: &str) -> Seconds {
+        self.when(What::Unattached, volume).await
+    }
+
+    /// The pod of this name in any namespace, once its container has an id. Remembered: it may be gone when asked again.
+    async fn container(&self, pod: &str) -> String {
+        let container = |pod: &Pod| {
+            let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?.container_id.clone()?;
+            Some(status.rsplit('/').next()?.to_owned())
+        };
+        let known = self.pods.lock().unwrap().get(pod).and_then(container);
+        if let Some(known) = known {
+            return known;
+        }
+        let found = eventually(&format!("a container of {pod}"), LIMIT, || async {
+            let params = kube::api::ListParams::default().fields(&format!("metadata.name={pod}"));
+            let found = Api::<Pod>::all(self.client.clone()).list(&params).await.unwrap().items.pop();
+            Seen::some(found.filter(|found| container(found).is_some()), "none")
+        })
+        .await;
+        let id = container(&found).unwrap_or_default();
+        self.pods.lock().unwrap().insert(pod.to_owned(), found);
+        id
+    }
+
+    /// The Mountpoint Pod that serves the volume now.
+    pub(super) async fn mountpoint_pod(&self, volume: &str) -> String {
+        let pods = Api::<Pod>::namespaced(self.client.clone(), MOUNTPOINT_NAMESPACE);
+        let all = pods.list(&kube::api::ListParams::default()).await.unwrap();
+        let serves = |pod: &&Pod| {
+            let annotations = pod.annotations();
+            annotations.get(annotation::VOLUME_NAME).is_some_and(|name| name == volume)
+                && !annotations.contains_key(annotation::NEEDS_UNMOUNT)
+        };
+        let name = all.iter().find(serves).map(kube::ResourceExt::name_any).expect("somebody serves it");
+        self.container(&name).await;
+        name
+    }
+
+    pub(super) async fn cold_mount(
+        &self,
+        here: &Inside,
+        pod: &str,
+        mountpoint: &str,
+        volume: &str,
+    ) -> ColdMount {
+        let uid = here.pods().get(pod).await.unwrap().uid().unwrap();
+        let node = lines("kube-system_s3-csi-node");
+        let said = |lines: &[(Seconds, Value)], message: &str, field: &str, value: &str| {
+            let found = lines.iter().find(|(_, line)| line["message"] == message && line[field] == value);
+            found.map(|(at, _)| *at).unwrap_or_else(|| panic!("nobody said `{message}`"))
+        };
+        let mounter = lines(&format!("mount-s3_{mountpoint}"));
+        ColdMount {
+            scheduled: self.when(What::Scheduled, pod).await,
+            attached: self.when(What::Attached, volume).await,
+            pod_created: self.when(What::Created, mountpoint).await,
+            container_started: self.started(mountpoint).await,
+            listening: mounter.iter().find(|(_, line)| line["message"] == "waiting for a mount").unwrap().0,
+            handed_over: said(&mounter, "mount handed over", "volume_id", volume),
+            serving: said(&node, "serving", "mountpoint_pod", mountpoint),
+            published: said(&node, "published", "pod_uid", &uid),
+        }
+    }
+
+    /// How long the publish of this pod's volume took, as the node says.
+    pub(super) async fn publish_took(&self, here: &Inside, pod: &str) -> Seconds {
+        let uid = here.pods().get(pod).await.unwrap().uid().unwrap();
+        let lines = lines("kube-system_s3-csi-node");
+        let line =
+            lines.iter().find(|(_, line)| line["message"] == "published" && line["pod_uid"] == uid.as_str());
+        line.expect("it was published").1["milliseconds"].as_f64().unwrap() / 1000.0
+    }
+}
+
+/// What the containers of pods whose folder begins so have written, with the time at which containerd read it.
+fn lines(pod: &str) -> Vec<(Seconds, Value)> {
+    let folders = fs::read_dir("/var/log/pods").unwrap().flatten();
+    let folders = folders.filter(|entry| entry.file_name().to_string_lossy().starts_with(pod));
+    let files = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+    let files = files.flat_map(|container| fs::read_dir(container.path()).into_iter().flatten().flatten());
+    let texts = files.map(|file| fs::read_to_string(file.path()).unwrap_or_default());
+    let parse = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        let at = words.next()?.parse().ok()?;
+        Some((seconds(at), serde_json::from_str(words.nth(2)?).ok()?))
+    };
+    texts.flat_map(|text| text.lines().filter_map(parse).collect::<Vec<_>>()).collect()
+}
+
+fn note(moments: &Moments, what: What, whom: String) {
+    moments.lock().unwrap().entry((what, whom)).or_insert_with(now);
+}
+
+fn follow_pods(api: Api<Pod>, moments: Moments) {
+    tokio::spawn(async move {
+        let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Apply(pod)) => {
+                    note(&moments, What::Created, pod.name_any());
+                    if pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()) {
+                        note(&moments, What::Scheduled, pod.name_any());
+                    }
+                }
+                Ok(Event::Delete(pod)) => note(&moments, What::Deleted, pod.name_any()),
+                _ => {}
+            }
+        }
+    });
+}
+
+fn follow_attachments(api: Api<MountpointS3PodAttachment>, moments: Moments) {
+    tokio::spawn(async move {
+        let mut stream = std::pin::pin!(watcher(api, watcher::Config::default()));
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Apply(one)) => {
+                    let volume = one.spec.persistent_volume_name;
+                    // Of the latest time that there is none.
+                    moments.lock().unwrap().remove(&(What::Unattached, volume.clone()));
+                    note(&moments, What::Attached, volume);
+                }
+                Ok(Event::Delete(one)) => note(&moments, What::Unattached, one.spec.persistent_volume_name),
+                _ => {}
+            }
+        }
+    });
+}
+
+/// `2026-01-01 00:00:00.123456789 +0000 UTC k8s.io /tasks/start {"container_id":"…","pid":1}`
+fn follow_containers(moments: &Moments) {
+    let moments = Arc::clone(moments);
+    let mut events = Command::new("ctr")
+        .args(["--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "events"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(events.stdout.take().unwrap());
+    std::thread::spawn(move || {
+        for line in output.lines().map_while(Result::ok) {
+            let mut words = line.splitn(7, ' ');
+            let (Some(day), Some(time)) = (words.next(), words.next()) else { continue };
+            let (Some(topic), Some(body)) = (words.nth(3), words.next()) else { continue };
+            let what = match topic {
+                "/tasks/start" => What::Started,
+                "/tasks/exit" => What::Ended,
+                _ => continue,
+            };
+            let Ok(at) = format!("{day}T{time}Z").parse::<Timestamp>() else { continue };
+            let body: Value = serde_json::from_str(body).unwrap_or_default();
+            if let Some(container) = body["container_id"].as_str() {
+                moments.lock().unwrap().entry((what, container.to_owned())).or_insert(seconds(at));
+            }
+        }
+        let _ = events.wait();
+    });
+}

@@ -116,6 +116,22 @@ async fn read_only_by_volume_by_access_mode_and_by_mount() {
     story.leaves_nothing().await;
 }
 
+/// To S3 they are all the same; Kubernetes itself sees to one pod at a time.
+#[tokio::test]
+async fn claims_of_a_single_node_or_pod_are_accepted() {
+    let story = Story::begin("single").await;
+    for (claim, mode) in [("single-node", "ReadWriteOnce"), ("single-pod", "ReadWriteOncePod")] {
+        story.volume(claim, |volume| volume["spec"]["accessModes"] = json!([mode])).await;
+        let script = format!("echo x > /data/{claim} && echo WRITTEN; {STAY}");
+        story.here.run(claim, Story::workload_with(&[claim], &script)).await;
+    }
+    for pod in ["single-node", "single-pod"] {
+        story.says(pod, "WRITTEN").await;
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}
+
 #[tokio::test]
 async fn a_workload_without_root_reads_and_writes_with_its_group() {
     let story = Story::begin("without-root").await;

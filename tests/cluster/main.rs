@@ -2,6 +2,7 @@
 
 mod credentials;
 mod deaths;
+mod examples;
 mod journeys;
 mod object_store;
 mod pods;

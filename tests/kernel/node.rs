@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use node::kernel::{self, Pulse, Pulses};
 use node::place::{Place, Root};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use rustix::process::{Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
 use s3_csi_tests::{cluster, within};
 use tempfile::TempDir;
@@ -20,9 +22,22 @@ struct Ground {
 
 impl Ground {
     fn new() -> Self {
+        Self::prepared(|_| ())
+    }
+
+    /// Whose mounts reach copies of it, as kubelet's folder has them.
+    fn shared() -> Self {
+        Self::prepared(|folder| {
+            mount_bind(folder, folder).unwrap();
+            mount_change(folder, MountPropagationFlags::SHARED).unwrap();
+        })
+    }
+
+    fn prepared(prepare: impl FnOnce(&Path)) -> Self {
         cluster();
         let folder = tempfile::tempdir_in("/run").unwrap();
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        prepare(folder.path());
         let root = Root::open(folder.path()).unwrap();
         Self { folder, root }
     }
@@ -47,11 +62,12 @@ impl Ground {
 
 impl Drop for Ground {
     fn drop(&mut self) {
-        for name in ["target", "read-only", "source"] {
+        for name in ["target", "read-only", "source", "listening", "deaf"] {
             while self.mounts(name) > 0 {
                 kernel::detach(&self.place(name)).unwrap();
             }
         }
+        let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
     }
 }
 
@@ -96,7 +112,7 @@ async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
     let (ground, pod) = (Ground::new(), MountpointPod::start());
     let server = pod.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    rustix::process::kill_process(server, rustix::process::Signal::KILL).unwrap();
+    kill_process(server, Signal::KILL).unwrap();
     let pulses = Pulses::default();
     let source = ground.path("source");
     let mut seen = pulses.feel(&source).await;
@@ -111,6 +127,34 @@ async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
     assert_eq!((ground.mounts("source"), ground.mounts("target")), (1, 2), "upon the dead one");
     assert_eq!(ground.read("target/file").unwrap(), "again");
+}
+
+/// A container's copy of its target hears of what the node mounts later, if it asked to.
+#[tokio::test]
+async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
+    bucket(ALICE, "node-copies").put("node-copies", "file", b"again").unwrap();
+    let (ground, pod) = (Ground::shared(), MountpointPod::start());
+    let server = pod.serve_at(ALICE, "node-copies", &ground.place("source"));
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    let containers = Ground::new();
+    for (name, propagation) in
+        [("listening", MountPropagationFlags::DOWNSTREAM), ("deaf", MountPropagationFlags::PRIVATE)]
+    {
+        let copy = containers.place(name).path();
+        mount_bind(ground.path("target"), &copy).unwrap();
+        mount_change(&copy, propagation).unwrap();
+        assert_eq!(containers.read(&format!("{name}/file")).unwrap(), "again");
+    }
+    kill_process(server, Signal::KILL).unwrap();
+    eventually("both are dead", || {
+        ["listening/file", "deaf/file"].iter().all(|name| containers.read(name).is_err())
+    });
+    kernel::detach(&ground.place("source")).unwrap();
+    let successor = MountpointPod::start();
+    successor.serve_at(ALICE, "node-copies", &ground.place("source"));
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    assert_eq!(containers.read("listening/file").unwrap(), "again");
+    assert_eq!(containers.read("deaf/file").unwrap_err().kind(), std::io::ErrorKind::NotConnected);
 }
 
 /// A server that takes the descriptor and never answers: whoever asks is not kept, and nobody else is kept with it.

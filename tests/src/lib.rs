@@ -37,4 +37,11 @@ mod tests {
         tests.sort_unstable();
         assert_eq!(promised, tests);
     }
+
+    /// What people copy from the front page is what is applied by a test.
+    #[test]
+    fn the_front_page_shows_the_example() {
+        let example = include_str!("../../examples/static.yaml");
+        assert!(include_str!("../../README.md").contains(&format!("```yaml\n{example}```")));
+    }
 }

@@ -169,7 +169,7 @@ impl Timeline {
         let node = lines("kube-system_s3-csi-node");
         let said = |lines: &[(Seconds, Value)], message: &str, field: &str, value: &str| {
             let found = lines.iter().find(|(_, line)| line["message"] == message && line[field] == value);
-            found.map(|(at, _)| *at).unwrap_or_else(|| panic!("nobody said `{message}`"))
+            found.map_or_else(|| panic!("nobody said `{message}`"), |(at, _)| *at)
         };
         let mounter = lines(&format!("mount-s3_{mountpoint}"));
         ColdMount {

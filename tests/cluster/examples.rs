@@ -1,0 +1,51 @@
+//! Every manifest in `examples/`, applied as it is, does what it says.
+
+use std::fs;
+use std::path::Path;
+
+use s3_csi_tests::{Seen, eventually};
+use xtask::command::capture;
+use xtask::example::on_the_node;
+
+use crate::story::{LIMIT, Story};
+
+const BUCKET: &str = "my-bucket";
+
+#[tokio::test]
+async fn every_example_works() {
+    let story = Story::begin("examples").await;
+    story.server.create_bucket(BUCKET).unwrap();
+    let kubectl = |arguments: &[&str]| capture(story.here.cluster.kubectl().unwrap().args(arguments));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    for file in &files {
+        let manifest = tempfile::Builder::new().suffix(".yaml").tempfile_in("/run").unwrap();
+        fs::write(manifest.path(), on_the_node(&fs::read_to_string(file).unwrap())).unwrap();
+        let path = manifest.path().to_str().unwrap();
+        kubectl(&["apply", "--filename", path]).unwrap();
+        let objects = kubectl(&["get", "--filename", path, "--output=name"]).unwrap();
+        let pods: Vec<&str> = objects.lines().filter(|name| name.starts_with("pod/")).collect();
+        assert!(!pods.is_empty(), "{} shows no pod", file.display());
+        for pod in pods.iter().filter(|pod| **pod != "pod/writer") {
+            let word = if *pod == "pod/reader" { "hello from writer" } else { "ready" };
+            eventually(&format!("{pod} of {} says `{word}`", file.display()), LIMIT, || async {
+                let said = kubectl(&["logs", pod]).unwrap_or_else(|error| format!("{error:#}"));
+                let seen = said.contains(word).then_some(());
+                Seen::some(seen, format!("{said}\n{}", kubectl(&["describe", pod]).unwrap_or_default()))
+            })
+            .await;
+        }
+        kubectl(&["delete", "--filename", path, "--timeout=120s"]).unwrap();
+    }
+    eventually("nothing is mounted", LIMIT, || async {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        Seen::some((!mounts.contains(&format!("~csi/{BUCKET}"))).then_some(()), mounts)
+    })
+    .await;
+    for key in story.server.objects(BUCKET, "").unwrap() {
+        story.server.delete(BUCKET, &key).unwrap();
+    }
+    story.server.delete_bucket(BUCKET).unwrap();
+    story.leaves_nothing().await;
+}

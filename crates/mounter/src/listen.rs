@@ -7,19 +7,23 @@ use std::path::Path;
 use mounter::SOCKET;
 use rustix::fs::Mode;
 
-/// A socket that a killed predecessor left is replaced: binding to it would fail for ever.
+const DRAFT: &str = "mount.sock.new";
+
+/// Binding makes the file, and only then does anybody listen: the node, which waits for the file, would be refused in
+/// between and wait on. So it gets its name last. That also replaces the socket of a killed predecessor.
 pub(crate) fn listen(comm: &Path) -> io::Result<UnixListener> {
-    let path = comm.join(SOCKET);
-    match std::fs::remove_file(&path) {
+    let draft = comm.join(DRAFT);
+    match std::fs::remove_file(&draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     // Private from its first moment. The mask is the process's, which has one thread yet.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = UnixListener::bind(path);
+    let listener = UnixListener::bind(&draft);
     rustix::process::umask(before);
     let listener = listener?;
     listener.set_nonblocking(true)?;
+    std::fs::rename(draft, comm.join(SOCKET))?;
     Ok(listener)
 }
 
@@ -33,6 +37,7 @@ mod tests {
         let comm = tempfile::tempdir().unwrap();
         drop(listen(comm.path()).unwrap());
         assert!(comm.path().join(SOCKET).exists(), "std leaves the file, as a kill would");
+        std::fs::write(comm.path().join(DRAFT), "of one that was killed before").unwrap();
         let _listener = listen(comm.path()).unwrap();
         let mode = std::fs::metadata(comm.path().join(SOCKET)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use contract::names::comm_on_node;
 
@@ -10,6 +11,9 @@ use rustix::fs::{Mode, OFlags, inotify, openat};
 use tokio::io::unix::AsyncFd;
 
 use crate::place::Root;
+
+/// The kernel tells of every change; this is for one that it forgot, or for a mounter that listens after its file is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Of the pod with this UID, once kubelet has made it.
 pub fn open(kubelet: &Root, pod_uid: &str) -> io::Result<OwnedFd> {
@@ -44,7 +48,8 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
             deprecated,
             reason = "unsound only for types that do not own their descriptor; this one does"
         )]
-        let _ = AsyncFd::new(changes)?.readable().await?;
+        let changes = AsyncFd::new(changes)?;
+        let _ = tokio::time::timeout(LOOK_AGAIN, changes.readable()).await;
     }
 }
 

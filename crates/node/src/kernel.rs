@@ -22,12 +22,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// What the kernel reads ahead on a bucket, in KiB. Its default of 128 makes eight times as many requests of a large
 /// read; more than this lets requests overtake each other, which the mount process takes for random reads.
 const READ_AHEAD_KIB: &str = "512";
+/// How the kernel marks what it reaches through FUSE.
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
 const COMMON: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOATIME);
 
 /// Whether somebody answers for a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pulse {
     Alive,
+    /// Nothing is mounted that anybody would have to answer for.
+    Nobody,
     /// Its server is gone.
     Dead(String),
     /// Its server is there and does not answer.
@@ -107,13 +111,14 @@ impl Pulses {
         let spawned = std::thread::Builder::new().name("pulse".to_owned()).spawn(move || {
             let answer = rustix::fs::statfs(&path);
             pulses.end(&path);
-            let _ = sender.send(answer.map(drop));
+            let _ = sender.send(answer.map(|about| about.f_type == FUSE));
         });
         if let Err(error) = spawned {
             return Pulse::Dead(error.to_string());
         }
         match tokio::time::timeout(ANSWER_WITHIN, receiver).await {
-            Ok(Ok(Ok(()))) => Pulse::Alive,
+            Ok(Ok(Ok(true))) => Pulse::Alive,
+            Ok(Ok(Ok(false))) => Pulse::Nobody,
             Ok(Ok(Err(error))) => Pulse::Dead(error.to_string()),
             Ok(Err(_)) => Pulse::Dead("the thread that asked has ended".to_owned()),
             Err(_) => Pulse::Silent,

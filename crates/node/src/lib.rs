@@ -1,5 +1,6 @@
 //! The program on every node: mounts buckets for workloads and takes the mounts away again.
 
+mod assignment;
 pub mod comm;
 pub mod credentials;
 pub mod drain;

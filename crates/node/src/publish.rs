@@ -31,8 +31,6 @@ use crate::turn::Turns;
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
 /// again by itself.
 const PUBLISH_WITHIN: Duration = Duration::from_secs(30);
-/// A scheduler needs milliseconds. A pod that is not on this node by then may have a reason worth telling.
-const SCHEDULED_WITHIN: Duration = Duration::from_secs(2);
 /// What is left for the hand-over if everything before it took its time.
 const HAND_OVER_WITHIN: Duration = Duration::from_secs(22);
 
@@ -154,12 +152,16 @@ impl Publisher {
         let pod = self.assigned(publish, until).await?;
         self.metrics.stage(Stage::Assignment, began.elapsed());
         let began = Instant::now();
-        self.listening(&pod, until).await?;
+        // A source that somebody answers for needs no mounter to listen.
+        let served = self.pulses.feel(&source_on_node(self.kubelet.path(), &pod.name)).await == Pulse::Alive;
+        if !served {
+            self.listening(&pod, until).await?;
+        }
         self.metrics.stage(Stage::Listening, began.elapsed());
         let _turn = self.turns.of(&pod.name).await;
         let began = Instant::now();
         let source = self.provide(publish, &pod)?;
-        let changed = self.mount(publish, &pod, source).await?;
+        let changed = self.mount(publish, &pod, source, served).await?;
         self.teller.restored(publish);
         self.metrics.stage(Stage::Mount, began.elapsed());
         if changed {
@@ -183,95 +185,6 @@ impl Publisher {
         Ok(top.bucket && !ours && self.pulses.feel(&publish.target).await == Pulse::Alive)
     }
 
-    /// Waits for an attachment that names this workload, and for the pod that it names.
-    async fn assigned(&self, publish: &Publish, until: Instant) -> Result<MountpointPod, PublishError> {
-        let mut changes = self.known.changes();
-        loop {
-            changes.borrow_and_update();
-            let Publish { volume_name, volume_id, pod_uid, .. } = publish;
-            let name = self.known.assignment(volume_name, volume_id, pod_uid);
-            let pod = name.as_deref().and_then(|name| self.known.pod(name));
-            if let Some(pod) = pod {
-                self.check(publish, &pod)?;
-                return Ok(pod);
-            }
-            let patience = if name.is_some() { until.min(Instant::now() + SCHEDULED_WITHIN) } else { until };
-            if tokio::time::timeout_at(patience.into(), changes.changed()).await.is_ok() {
-                continue;
-            }
-            let Some(pod) = name else {
-                return Err(PublishError::NoAssignment {
-                    volume: volume_name.clone(),
-                    pod_uid: pod_uid.clone(),
-                });
-            };
-            if let Some(reason) = self.known.trouble_elsewhere(&pod).await {
-                let namespace = self.installation.mountpoint_namespace.clone();
-                return Err(PublishError::PodTrouble { pod, namespace, reason });
-            }
-            if Instant::now() >= until {
-                return Err(PublishError::NoPod(pod));
-            }
-        }
-    }
-
-    /// Whoever may write attachments must not be able to send descriptors and keys to any pod.
-    fn check(&self, publish: &Publish, pod: &MountpointPod) -> Result<(), PublishError> {
-        let reason = if pod.node.as_deref() != Some(self.known.node()) {
-            "it is not on this node"
-        } else if !pod.ours {
-            "it does not carry the driver's labels"
-        } else if pod.volume_name.as_ref().is_some_and(|name| *name != publish.volume_name) {
-            "it belongs to another volume"
-        } else {
-            return Ok(());
-        };
-        Err(PublishError::WrongPod { pod: pod.name.clone(), reason })
-    }
-
-    /// Waits for the mounter, or for the reason why there is none.
-    async fn listening(&self, pod: &MountpointPod, until: Instant) -> Result<(), PublishError> {
-        if self.is_served(pod).await {
-            return Ok(());
-        }
-        let namespace = || self.installation.mountpoint_namespace.clone();
-        let mut changes = self.known.changes();
-        let listening = comm::listening(&self.kubelet, &pod.uid);
-        tokio::pin!(listening);
-        loop {
-            changes.borrow_and_update();
-            let now = self.known.pod(&pod.name).filter(|now| now.uid == pod.uid);
-            match now {
-                None => return Err(PublishError::NoPod(pod.name.clone())),
-                Some(MountpointPod { trouble: Some(reason), .. }) => {
-                    return Err(PublishError::PodTrouble {
-                        pod: pod.name.clone(),
-                        namespace: namespace(),
-                        reason,
-                    });
-                }
-                Some(_) => {}
-            }
-            tokio::select! {
-                listens = &mut listening => {
-                    let folder = comm::path(&self.kubelet, &pod.uid);
-                    return listens.map_err(kernel_error("watch", &folder));
-                }
-                _ = changes.changed() => {}
-                () = tokio::time::sleep_until(until.into()) => {
-                    return Err(PublishError::NotListening { pod: pod.name.clone(), namespace: namespace() });
-                }
-            }
-        }
-    }
-
-    /// A source that somebody answers for needs no mounter to listen.
-    async fn is_served(&self, pod: &MountpointPod) -> bool {
-        let source = source_on_node(self.kubelet.path(), &pod.name);
-        let mounted = kernel::table().is_ok_and(|table| table.at(&source).next().is_some());
-        mounted && self.pulses.feel(&source).await == Pulse::Alive
-    }
-
     /// Puts the keys in place, every time: a changed Secret reaches a mount that has been running for long.
     fn provide(&self, publish: &Publish, pod: &MountpointPod) -> Result<AuthenticationSource, PublishError> {
         if publish.arguments.has("no-sign-request") {
@@ -292,12 +205,13 @@ impl Publisher {
         Ok(source)
     }
 
-    /// Says whether anything was missing.
+    /// `served` if somebody has just answered for the source. Says whether anything was missing.
     async fn mount(
         &self,
         publish: &Publish,
         pod: &MountpointPod,
         authentication: AuthenticationSource,
+        served: bool,
     ) -> Result<bool, PublishError> {
         let source = source_on_node(self.kubelet.path(), &pod.name);
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
@@ -305,9 +219,10 @@ impl Publisher {
         let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
         let alive = match table.at(&source).next_back() {
             None => false,
+            Some(_) if served => true,
             Some(_) => match self.pulses.feel(&source).await {
                 Pulse::Alive => true,
-                Pulse::Dead(_) => false,
+                Pulse::Dead(_) | Pulse::Nobody => false,
                 // It may be busy; replacing it would take it from those whom it serves.
                 Pulse::Silent => {
                     let source_error = io::Error::new(io::ErrorKind::TimedOut, "its server does not answer");

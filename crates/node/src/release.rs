@@ -83,6 +83,7 @@ impl Publisher {
                     "the process that served the bucket is gone ({error}); it is being mounted again; {REACHES}"
                 ),
             ),
+            Pulse::Nobody => (true, "it is being unmounted".to_owned()),
             Pulse::Silent => (true, "the process that serves the bucket does not answer".to_owned()),
         };
         // A bucket has no size that could be known: nothing is claimed.

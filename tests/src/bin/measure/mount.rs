@@ -6,8 +6,8 @@ mod timeline;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Api;
 use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt as _};
 use s3_csi_tests::processes::{processor_seconds, resident_mb};
 use s3_csi_tests::{Inside, Seen, eventually};
 use serde_json::{Value, json};
@@ -94,12 +94,13 @@ impl Bench {
         let (_, forced) = self.run(&format!("forced-{number}"), &[&volume]).await;
         self.timeline.started(&forced).await;
         let mountpoint = self.timeline.mountpoint_pod(&volume).await;
+        let uid = self.here.pods().get(&forced).await.unwrap().uid().unwrap();
         let deleted = now();
         self.here.pods().delete(&forced, &DeleteParams::default().grace_period(0)).await.unwrap();
-        let gone = self.timeline.gone(&mountpoint).await.max(self.timeline.unattached(&volume).await);
-        // The mounts went before; that nothing is left of them is looked at, not timed.
+        let unpublished = self.timeline.unpublished(&uid).await;
+        add("force_delete_clean_p50_ms", self.timeline.unattached(&volume).await.max(unpublished) - deleted);
+        self.timeline.gone(&mountpoint).await;
         self.unmounted(&volume).await;
-        add("force_delete_clean_p50_ms", gone - deleted);
         figures
     }
 

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -81,8 +81,16 @@ impl ColdMount {
 
 pub(super) struct Timeline {
     moments: Moments,
+    containers: Child,
     pods: Mutex<HashMap<String, Pod>>,
     client: kube::Client,
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        let _ = self.containers.kill();
+        let _ = self.containers.wait();
+    }
 }
 
 impl Timeline {
@@ -91,9 +99,9 @@ impl Timeline {
         let moments = Moments::default();
         follow_pods(Api::all(here.client.clone()), Arc::clone(&moments));
         follow_attachments(Api::all(here.client.clone()), Arc::clone(&moments));
-        follow_containers(&moments);
+        let containers = follow_containers(&moments);
         tokio::time::sleep(Duration::from_secs(1)).await;
-        Self { moments, pods: Mutex::default(), client: here.client.clone() }
+        Self { moments, containers, pods: Mutex::default(), client: here.client.clone() }
     }
 
     async fn when(&self, what: What, whom: &str) -> Seconds {
@@ -184,6 +192,17 @@ impl Timeline {
         }
     }
 
+    /// When the node had given back the volume of this pod, which may be gone.
+    pub(super) async fn unpublished(&self, uid: &str) -> Seconds {
+        eventually(&format!("{uid} is unpublished"), LIMIT, || async {
+            let lines = lines("kube-system_s3-csi-node");
+            let line =
+                lines.iter().find(|(_, line)| line["message"] == "unpublished" && line["pod_uid"] == uid);
+            Seen::some(line.map(|(at, _)| *at), "not yet")
+        })
+        .await
+    }
+
     /// How long the publish of this pod's volume took, as the node says.
     pub(super) async fn publish_took(&self, here: &Inside, pod: &str) -> Seconds {
         let uid = here.pods().get(pod).await.unwrap().uid().unwrap();
@@ -250,11 +269,13 @@ fn follow_attachments(api: Api<MountpointS3PodAttachment>, moments: Moments) {
 }
 
 /// `2026-01-01 00:00:00.123456789 +0000 UTC k8s.io /tasks/start {"container_id":"…","pid":1}`
-fn follow_containers(moments: &Moments) {
+fn follow_containers(moments: &Moments) -> Child {
     let moments = Arc::clone(moments);
     let mut events = Command::new("ctr")
         .args(["--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "events"])
         .stdout(Stdio::piped())
+        // Not ours: whoever reads that to its end would wait for this one, too.
+        .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let output = BufReader::new(events.stdout.take().unwrap());
@@ -274,6 +295,6 @@ fn follow_containers(moments: &Moments) {
                 moments.lock().unwrap().entry((what, container.to_owned())).or_insert(seconds(at));
             }
         }
-        let _ = events.wait();
     });
+    events
 }

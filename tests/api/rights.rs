@@ -70,8 +70,12 @@ async fn what_would_hurt_is_denied() {
         ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
         ("impersonate", "", "users", ""),
         ("create", "", "serviceaccounts/token", RELEASE_NAMESPACE),
-        ("get", "", "secrets", RELEASE_NAMESPACE),
-        ("delete", "", "persistentvolumes", ""),
+        // The controller reads the Secret that a class names; it cannot find out which there are.
+        ("watch", "", "secrets", RELEASE_NAMESPACE),
+        ("patch", "", "secrets", "default"),
+        ("create", "", "persistentvolumeclaims", "default"),
+        ("delete", "", "persistentvolumeclaims", "default"),
+        ("patch", "storage.k8s.io", "storageclasses", ""),
     ];
     // The node, which is everywhere, only reads: whoever takes one over must not get the cluster.
     let node = [
@@ -80,6 +84,8 @@ async fn what_would_hurt_is_denied() {
         ("create", "", "pods", MOUNTPOINT_NAMESPACE),
         ("patch", "s3.csi.scality.com", "mountpoints3podattachments", ""),
         ("list", "", "persistentvolumes", ""),
+        ("delete", "", "persistentvolumes", ""),
+        ("get", "", "secrets", RELEASE_NAMESPACE),
     ];
     let cases = both.iter().map(|case| (CONTROLLER, case));
     let cases = cases.chain(both.iter().chain(&node).map(|case| (NODE, case)));

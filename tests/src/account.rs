@@ -47,7 +47,9 @@ impl Account {
     }
 
     pub fn rules_everywhere(&self) -> Vec<PolicyRule> {
-        chart(&format!("rbac/{}-cluster.yaml", self.role)).expect("every account has rules")
+        let files = ["cluster", "provisioning", "provisioning-secrets"];
+        let rules = files.map(|file| chart::<Vec<PolicyRule>>(&format!("rbac/{}-{file}.yaml", self.role)));
+        rules.into_iter().flatten().flatten().collect()
     }
 
     /// Beyond those, none in most namespaces.

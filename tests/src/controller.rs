@@ -1,9 +1,12 @@
 //! The controller as a process of its own, with exactly the rights it ships with.
 
+use std::fs;
 use std::ops::Deref;
+use std::path::PathBuf;
 
 use kube::Client;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use xtask::s3::{ALICE, ENDPOINT};
 
 use crate::account::{API_SERVER, CONTROLLER, install};
 use crate::program::Program;
@@ -59,12 +62,27 @@ impl Controller {
             "--mountpoint-container-command=/bin/busybox",
             "--log-level=info,controller=debug",
         ];
-        let arguments = usual.iter().chain(arguments).map(|argument| (*argument).to_owned());
-        Self(Program::launch("s3-csi-controller", client, &CONTROLLER, API_SERVER, arguments).await)
+        let mut all: Vec<String> =
+            usual.iter().chain(arguments).map(|argument| (*argument).to_owned()).collect();
+        if !all.iter().any(|argument| argument.starts_with("--endpoint-url=")) {
+            all.push(format!("--endpoint-url={ENDPOINT}"));
+        }
+        all.push(format!("--credentials-dir={}", driver_keys().display()));
+        Self(Program::launch("s3-csi-controller", client, &CONTROLLER, API_SERVER, all).await)
     }
 
     /// Asks it to stop and waits until it has.
     pub fn stop(self) -> std::process::ExitStatus {
         self.0.stop()
     }
+}
+
+/// A folder with Alice's keys, as the driver's Secret is mounted.
+fn driver_keys() -> PathBuf {
+    let folder = PathBuf::from("/run/controller-keys");
+    fs::create_dir_all(&folder).unwrap();
+    for (key, value) in [("access_key_id", ALICE.access_key), ("secret_access_key", ALICE.secret_key)] {
+        fs::write(folder.join(key), value).unwrap();
+    }
+    folder
 }

@@ -36,7 +36,7 @@ impl Inside {
         let namespace = format!("{test}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
         let object = serde_json::from_value(json!({"metadata": {"name": namespace}})).unwrap();
         Api::<Namespace>::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
-        if cluster.plan().unwrap().profile == Profile::Node {
+        if matches!(cluster.plan().unwrap().profile, Profile::Control | Profile::Node) {
             let accounts = Api::<ServiceAccount>::namespaced(client.clone(), &namespace);
             eventually("the namespace's default account", POD_WITHIN, || async {
                 Seen::some(accounts.get_opt("default").await.unwrap(), "no account")

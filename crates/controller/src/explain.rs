@@ -72,7 +72,7 @@ const REPEAT_AFTER: Duration = Duration::from_mins(10);
 /// The API server takes notes of up to 1024 bytes.
 const NOTE_BYTES: usize = 1000;
 
-fn cut(message: &str) -> String {
+pub(crate) fn cut(message: &str) -> String {
     let mut end = message.len().min(NOTE_BYTES);
     while !message.is_char_boundary(end) {
         end -= 1;

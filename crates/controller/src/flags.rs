@@ -2,12 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Parser;
 use contract::names::MOUNTPOINT_NAMESPACE;
 use service::logs::LogFlags;
 
-/// Keeps attachments and Mountpoint Pods true to the workloads in the cluster.
+use crate::provision::server::Addressing;
+
+/// Keeps attachments and Mountpoint Pods true to the workloads in the cluster, and makes buckets for claims.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "s3-csi-controller", version)]
 pub struct Flags {
@@ -47,6 +50,35 @@ pub struct Flags {
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
 
+    /// Whether to provision claims: `off` where a csi-provisioner runs beside.
+    #[arg(long, env = "PROVISIONING", value_enum, default_value = "on")]
+    pub provisioning: Provisioning,
+
+    /// Where to serve the CSI controller service, for a csi-provisioner; nowhere if absent.
+    #[arg(long, env = "CSI_SOCKET")]
+    pub csi_socket: Option<PathBuf>,
+
+    /// URL of the S3 endpoint that buckets are made at.
+    #[arg(long, env = "AWS_ENDPOINT_URL", default_value = "")]
+    pub endpoint_url: String,
+
+    /// Region to sign requests for, unless a class or a Secret names another.
+    #[arg(long, env = "AWS_REGION", default_value = "us-east-1")]
+    pub region: String,
+
+    /// How requests name a bucket.
+    #[arg(long, env = "S3_ADDRESSING", value_enum, default_value_t)]
+    pub s3_addressing: Addressing,
+
+    /// File of the authorities that the S3 endpoint's certificate may be of; the system's if absent.
+    #[arg(long, env = "AWS_CA_BUNDLE")]
+    pub ca_bundle: Option<PathBuf>,
+
+    /// Folder with the driver's own keys, as a Secret is mounted: `access_key_id`, `secret_access_key`, `session_token`.
+    /// Without it, `AWS_ACCESS_KEY_ID` and so on.
+    #[arg(long, env = "CREDENTIALS_DIR")]
+    pub credentials_dir: Option<PathBuf>,
+
     /// Where probes and metrics are served.
     #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:8080")]
     pub probes_address: SocketAddr,
@@ -61,6 +93,12 @@ pub struct Flags {
 
     #[command(flatten)]
     pub logs: LogFlags,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Provisioning {
+    On,
+    Off,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -12,6 +12,7 @@ pub mod group;
 pub mod metrics;
 pub mod mountpoint_pod;
 pub mod observed;
+pub mod provision;
 pub mod reconcile;
 pub mod run;
 #[cfg(test)]

@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::group::is_broken;
 use crate::observed::Phase;
+use crate::provision::fault::{Fault, Operation};
 use crate::world::World;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -25,11 +26,29 @@ pub struct ResultLabel {
     pub result: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CallLabels {
+    operation: &'static str,
+    result: &'static str,
+}
+
+/// Requests to the S3 server.
+#[derive(Clone, Debug, Default)]
+pub struct S3Calls(Family<CallLabels, Counter>);
+
+impl S3Calls {
+    pub fn count<T>(&self, operation: Operation, outcome: &Result<T, Fault>) {
+        let result = if outcome.is_ok() { "done" } else { "failed" };
+        self.0.get_or_create(&CallLabels { operation: operation.as_str(), result }).inc();
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub reconciles: Family<ResultLabel, Counter>,
     pub reconcile_seconds: Histogram,
     pub steps: Family<StepLabels, Counter>,
+    pub s3_calls: S3Calls,
     pub queue: Gauge,
     pub leader: Gauge,
 }
@@ -41,6 +60,7 @@ impl Metrics {
             // From a decision without writes to one that waits for a slow API server.
             reconcile_seconds: Histogram::new(exponential_buckets(0.000_1, 4.0, 10)),
             steps: Family::default(),
+            s3_calls: S3Calls::default(),
             queue: Gauge::default(),
             leader: Gauge::default(),
         };
@@ -52,6 +72,11 @@ impl Metrics {
             metrics.reconcile_seconds.clone(),
         );
         registry.register("steps", "Writes to the API server, by kind and result", metrics.steps.clone());
+        registry.register(
+            "s3_calls",
+            "Requests to the S3 server, by kind and result",
+            metrics.s3_calls.0.clone(),
+        );
         registry.register("queue_depth", "Keys that wait to be looked at", metrics.queue.clone());
         registry.register("leader", "1 while this controller acts", metrics.leader.clone());
         registry.register_collector(Box::new(Stock(Arc::clone(world))));

@@ -20,6 +20,7 @@ use crate::explain::{self, Explainer, Reason, condition};
 use crate::group::{Group, is_broken, retire};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
 use crate::observed::{MountpointPod, Phase, Workload};
+use crate::provision::provisioner::Provisioner;
 use crate::step::Step;
 use crate::watch::{Sink, send};
 use crate::world::View;
@@ -44,6 +45,8 @@ pub struct Reconciler {
     pub sink: Sink,
     pub writer: Writer,
     pub explainer: Explainer,
+    /// Nothing, where another program provisions.
+    pub provisioner: Option<Provisioner>,
     pub metrics: Metrics,
 }
 
@@ -54,6 +57,14 @@ impl Reconciler {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.orphan(name).await,
             Key::Role(uid) => self.role(uid).await,
+            Key::Claim(namespace, name) => match &self.provisioner {
+                Some(provisioner) => Ok(provisioner.claim(namespace, name).await),
+                None => Ok(Outcome::Done),
+            },
+            Key::Volume(name) => match &self.provisioner {
+                Some(provisioner) => Ok(provisioner.volume(name).await),
+                None => Ok(Outcome::Done),
+            },
         };
         self.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
         let (outcome, result) = match outcome {

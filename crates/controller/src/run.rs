@@ -1,12 +1,17 @@
-//! Everything together: watches, leadership, dispatch, probes.
+//! Everything together: watches, leadership, dispatch, probes, the CSI socket.
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kube::Client;
 use kube_lease_manager::LeaseManagerBuilder;
+use service::csi::controller_server::ControllerServer;
+use service::csi::identity_server::IdentityServer;
+use service::identity::Identity;
 use service::probes::{self, Probes};
+use service::socket;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -15,9 +20,14 @@ use crate::apply::Writer;
 use crate::confirm::Reader;
 use crate::dispatch::dispatch;
 use crate::explain::Explainer;
-use crate::flags::Flags;
+use crate::flags::{Flags, Provisioning};
 use crate::metrics::Metrics;
 use crate::mountpoint_pod::Blueprint;
+use crate::provision::credentials::DriverKeys;
+use crate::provision::provisioner::Provisioner;
+use crate::provision::rpc::ControllerService;
+use crate::provision::server::{Server, ServerError};
+use crate::provision::volume::Volumes;
 use crate::reconcile::Reconciler;
 use crate::watch::{self as watches, Sink, send};
 use crate::world::World;
@@ -40,6 +50,14 @@ pub enum RunError {
     Probes { address: std::net::SocketAddr, source: std::io::Error },
     #[error("cannot ask the API server what it is: {0}")]
     Discovery(#[source] Box<kube::Error>),
+    #[error(
+        "AWS_ENDPOINT_URL (--endpoint-url) must be set: buckets are made there; or provision nothing (--provisioning=off)"
+    )]
+    NoEndpoint,
+    #[error(transparent)]
+    Server(#[from] ServerError),
+    #[error("cannot listen on {path} (--csi-socket): {source}")]
+    Socket { path: std::path::PathBuf, source: std::io::Error },
     #[error("cannot take part in the election of a leader: {0}")]
     Election(String),
 }
@@ -56,6 +74,14 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let address = served.map_err(|source| RunError::Probes { address, source })?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "started");
 
+    let volumes = volumes(&flags, &metrics)?;
+    if let (Some(path), Some(volumes)) = (&flags.csi_socket, &volumes) {
+        serve_csi(path, volumes, &filled, &stop)?;
+    }
+    let provisioner = volumes
+        .filter(|_| flags.provisioning == Provisioning::On)
+        .map(|volumes| Provisioner::new(&client, volumes, Arc::clone(&world)));
+
     let groups = client.list_api_groups().await.map_err(|error| RunError::Discovery(Box::new(error)))?;
     let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
@@ -66,11 +92,12 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         sink: Arc::clone(&sink),
         writer: Writer::new(&client, &flags.mountpoint_namespace, blueprint),
         explainer: Explainer::new(&client),
+        provisioner,
         metrics: metrics.clone(),
     });
 
     tokio::select! {
-        () = watches::start(&client, &flags.mountpoint_namespace, &world, &sink) => {}
+        () = watches::start(&client, &flags, &world, &sink) => {}
         () = stop.cancelled() => return Ok(()),
     }
     filled.store(true, Ordering::Relaxed);
@@ -106,6 +133,44 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         Ok(Err(error)) if !stop.is_cancelled() => Err(RunError::Election(error.to_string())),
         _ => Ok(()),
     }
+}
+
+/// Nothing, where nobody asks for buckets.
+fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, RunError> {
+    if flags.provisioning == Provisioning::Off && flags.csi_socket.is_none() {
+        return Ok(None);
+    }
+    if flags.endpoint_url.is_empty() {
+        return Err(RunError::NoEndpoint);
+    }
+    let (endpoint, region) = (&flags.endpoint_url, &flags.region);
+    let calls = metrics.s3_calls.clone();
+    let server = Server::new(endpoint, region, flags.s3_addressing, flags.ca_bundle.as_deref(), calls)?;
+    let driver_keys = DriverKeys { folder: flags.credentials_dir.clone() };
+    Ok(Some(Arc::new(Volumes { server, driver_keys })))
+}
+
+/// Whoever leads: csi-provisioner elects a leader of its own.
+fn serve_csi(
+    path: &Path,
+    volumes: &Arc<Volumes>,
+    ready: &Arc<AtomicBool>,
+    stop: &CancellationToken,
+) -> Result<(), RunError> {
+    let incoming =
+        socket::listen(path).map_err(|source| RunError::Socket { path: path.to_owned(), source })?;
+    let identity = Identity { controller: true, ready: Arc::clone(ready) };
+    let serving = tonic::transport::Server::builder()
+        .add_service(IdentityServer::new(identity))
+        .add_service(ControllerServer::new(ControllerService::new(Arc::clone(volumes))))
+        .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
+    tokio::spawn(async move {
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the CSI service ended");
+        }
+    });
+    tracing::info!(path = %path.display(), "CSI service started");
+    Ok(())
 }
 
 /// Acts on the world until `stop`, beginning with all there is.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
@@ -111,6 +111,7 @@ pub(crate) struct SlimVolumeSpec {
     pub(crate) csi: Option<SlimCsi>,
     pub(crate) mount_options: Vec<String>,
     pub(crate) claim_ref: Option<SlimClaimRef>,
+    pub(crate) persistent_volume_reclaim_policy: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -126,10 +127,40 @@ pub(crate) struct SlimCsi {
 pub(crate) struct SlimClaimRef {
     pub(crate) namespace: String,
     pub(crate) name: String,
+    pub(crate) uid: String,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub(crate) struct SlimVolumeStatus {
     pub(crate) phase: Option<String>,
+}
+
+/// A claim, as far as a bucket can be made for it.
+#[derive(Resource, Deserialize, Clone, Debug)]
+#[resource(inherit = "PersistentVolumeClaim")]
+pub struct SlimClaim {
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) spec: SlimClaimSpec,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct SlimClaimSpec {
+    pub(crate) access_modes: Vec<String>,
+    pub(crate) storage_class_name: Option<String>,
+    pub(crate) volume_name: Option<String>,
+    pub(crate) volume_mode: Option<String>,
+    pub(crate) resources: SlimResources,
+    pub(crate) selector: Option<serde::de::IgnoredAny>,
+    pub(crate) data_source: Option<serde::de::IgnoredAny>,
+    pub(crate) data_source_ref: Option<serde::de::IgnoredAny>,
+    pub(crate) volume_attributes_class_name: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub(crate) struct SlimResources {
+    pub(crate) requests: BTreeMap<String, String>,
 }

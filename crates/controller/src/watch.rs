@@ -14,8 +14,10 @@ use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, oneshot};
 
+use crate::flags::{Flags, Provisioning};
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
-use crate::slim::{SlimPod, SlimVolume};
+use crate::provision::claim::Claim;
+use crate::slim::{SlimClaim, SlimPod, SlimVolume};
 use crate::world::{Key, World};
 
 /// Where keys go: to the dispatcher of a leader, nowhere while another controller leads.
@@ -64,16 +66,40 @@ impl Kind for Volumes {
     type Object = SlimVolume;
     const NAME: &'static str = "volumes";
     fn set(world: &mut World, volume: SlimVolume) -> Vec<Key> {
-        S3Volume::of(&volume).map(|volume| world.set_volume(volume)).unwrap_or_default()
+        let mut keys = world.provision.set_volume(&volume);
+        keys.extend(S3Volume::of(&volume).map(|volume| world.set_volume(volume)).unwrap_or_default());
+        keys
     }
     fn id(volume: &SlimVolume) -> String {
         volume.name_any()
     }
     fn remove(world: &mut World, name: &str) -> Vec<Key> {
+        world.provision.remove_volume(name);
         world.remove_volume(name)
     }
     fn ids(world: &World) -> Vec<String> {
         world.volumes.keys().cloned().collect()
+    }
+}
+
+struct Claims;
+impl Kind for Claims {
+    type Object = SlimClaim;
+    const NAME: &'static str = "claims";
+    fn set(world: &mut World, claim: SlimClaim) -> Vec<Key> {
+        Claim::of(&claim).map(|claim| world.provision.set_claim(claim)).unwrap_or_default()
+    }
+    fn id(claim: &SlimClaim) -> String {
+        format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any())
+    }
+    fn remove(world: &mut World, id: &str) -> Vec<Key> {
+        if let Some((namespace, name)) = id.split_once('/') {
+            world.provision.remove_claim(namespace, name);
+        }
+        Vec::new()
+    }
+    fn ids(world: &World) -> Vec<String> {
+        world.provision.claims().map(|(namespace, name)| format!("{namespace}/{name}")).collect()
     }
 }
 
@@ -142,19 +168,23 @@ impl Kind for Nodes {
 
 /// Starts every watch. Completes when each has told everything there is: before that, an empty cache would look as if
 /// all workloads were gone.
-pub async fn start(client: &Client, mountpoint_namespace: &str, world: &Arc<Mutex<World>>, sink: &Sink) {
+pub async fn start(client: &Client, flags: &Flags, world: &Arc<Mutex<World>>, sink: &Sink) {
+    let mountpoint_namespace = &flags.mountpoint_namespace;
     let all = watcher::Config::default;
     // Scheduled, outside the Mountpoint namespace, and not finished: what leaves the selection arrives as deleted.
     let workloads = all().fields(&format!(
         "spec.nodeName!=,metadata.namespace!={mountpoint_namespace},status.phase!=Succeeded,status.phase!=Failed"
     ));
-    let filled = [
+    let mut filled = vec![
         follow::<Workloads>(Api::all(client.clone()), workloads, world, sink),
         follow::<Volumes>(Api::all(client.clone()), all(), world, sink),
         follow::<Attachments>(Api::all(client.clone()), all(), world, sink),
         follow::<MountpointPods>(Api::namespaced(client.clone(), mountpoint_namespace), all(), world, sink),
         follow::<Nodes>(Api::all(client.clone()), all(), world, sink),
     ];
+    if flags.provisioning == Provisioning::On {
+        filled.push(follow::<Claims>(Api::all(client.clone()), all(), world, sink));
+    }
     futures::future::join_all(filled).await;
 }
 

@@ -14,7 +14,12 @@ fn main() -> Result<()> {
         let descriptors = protox::compile([&proto], [service.join("proto")])?;
         let mut config = tonic_prost_build::Config::new();
         // What may hold secrets must not be printable.
-        config.skip_debug([".csi.v1.NodePublishVolumeRequest"]);
+        config.skip_debug([
+            ".csi.v1.CreateVolumeRequest",
+            ".csi.v1.DeleteVolumeRequest",
+            ".csi.v1.NodePublishVolumeRequest",
+            ".csi.v1.ValidateVolumeCapabilitiesRequest",
+        ]);
         tonic_prost_build::configure()
             .build_client(false)
             .build_transport(false)

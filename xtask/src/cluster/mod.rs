@@ -41,6 +41,8 @@ pub enum Profile {
     Kernel,
     /// With etcd and the API server, but nothing that acts on objects.
     Api,
+    /// With the controllers of the control plane, which bind claims to volumes, but without pods.
+    Control,
     /// A whole node that runs pods.
     #[default]
     Node,
@@ -58,6 +60,7 @@ impl std::fmt::Display for Plan {
         let what = match self.profile {
             Profile::Kernel => "namespaces and S3 server",
             Profile::Api => "API server of",
+            Profile::Control => "control plane of",
             Profile::Node => "node of",
         };
         write!(formatter, "{what} Kubernetes {}", self.kubernetes)

@@ -28,7 +28,9 @@ impl Part {
     pub(crate) fn first(profile: Profile) -> &'static [Self] {
         match profile {
             Profile::Kernel => &[Self::Names, Self::S3, Self::S3Tls],
-            Profile::Api => &[Self::Names, Self::S3, Self::S3Tls, Self::Etcd, Self::ApiServer],
+            Profile::Api | Profile::Control => {
+                &[Self::Names, Self::S3, Self::S3Tls, Self::Etcd, Self::ApiServer]
+            }
             Profile::Node => {
                 &[Self::Etcd, Self::ApiServer, Self::Containerd, Self::Names, Self::S3, Self::S3Tls]
             }
@@ -39,6 +41,7 @@ impl Part {
     pub(crate) fn second(profile: Profile) -> &'static [Self] {
         match profile {
             Profile::Kernel | Profile::Api => &[],
+            Profile::Control => &[Self::ControllerManager],
             Profile::Node => &[Self::Kubelet, Self::ControllerManager, Self::Scheduler, Self::KubeProxy],
         }
     }

@@ -44,6 +44,8 @@ enum Suite {
     Unit,
     /// On a real API server without anything that acts on objects.
     Api,
+    /// Claims, with the cluster's own binder and the S3 server.
+    Claims,
     /// Real mounts in a private namespace.
     Kernel,
     /// Whole journeys on a real node, and the node itself.
@@ -63,7 +65,7 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     if includes(Suite::Unit) {
         total += or_failed("unit", suite::unit(cache, filter));
     }
-    if [Suite::Api, Suite::Kernel, Suite::Cluster].into_iter().any(includes) {
+    if [Suite::Api, Suite::Claims, Suite::Kernel, Suite::Cluster].into_iter().any(includes) {
         let built = ground::prepare(cache, wanted.kubernetes)
             .and_then(|()| step("building the suites", || Suites::build(cache)));
         match built {
@@ -94,6 +96,9 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl
     };
     if includes(Suite::Api) {
         total += in_a_fresh_cluster("api", Profile::Api);
+    }
+    if includes(Suite::Claims) {
+        total += in_a_fresh_cluster("claims", Profile::Control);
     }
     if includes(Suite::Kernel) {
         total += in_a_fresh_cluster("kernel", Profile::Kernel);

@@ -16,6 +16,7 @@ pub use view::View;
 use wants::{Want, source_of};
 
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
+use crate::provision::ledger::Ledger;
 
 /// One unit of work. Two of the same kind and name are never handled at the same time.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +27,10 @@ pub enum Key {
     Pod(String),
     /// A workload, by UID, whose service account's role is asked for and not yet known.
     Role(String),
+    /// A claim that a volume is to be made for, by namespace and name.
+    Claim(String, String),
+    /// A volume that was made for a claim.
+    Volume(String),
 }
 
 /// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
@@ -47,6 +52,8 @@ pub struct World {
     pub alone_from: Option<Instant>,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
+    /// What waits to be provisioned or deleted.
+    pub provision: Ledger,
     /// Of workloads whose service account was looked up.
     roles: HashMap<String, String>,
     /// Mountpoint Pods that were there and vanished while an attachment names them.
@@ -269,7 +276,8 @@ impl World {
             self.pods.keys().filter(|pod| !self.attachments_by_pod.contains_key(*pod)).cloned().map(Key::Pod);
         let asking = self.wants.iter().filter(|(_, wants)| wants.contains(&Want::Role));
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
-        groups.chain(pods).chain(roles).collect::<BTreeSet<_>>().into_iter().collect()
+        let all = groups.chain(pods).chain(roles).chain(self.provision.keys());
+        all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     pub fn names(&self, pod: &str) -> bool {

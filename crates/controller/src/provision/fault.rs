@@ -1,0 +1,356 @@
+//! Why the S3 server did not do what was asked, as a kind and a sentence that names the remedy. The only place that
+//! knows what servers say.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io;
+
+use tonic::Code;
+
+/// What is asked of the S3 server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    CreateBucket,
+    DeleteBucket,
+    ListObjects,
+    DeleteObjects,
+}
+
+impl Operation {
+    /// S3's own name for it, which is also what a policy allows (`s3:CreateBucket`).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::CreateBucket => "CreateBucket",
+            Self::DeleteBucket => "DeleteBucket",
+            Self::ListObjects => "ListBucket",
+            Self::DeleteObjects => "DeleteObject",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    WrongSecret,
+    UnknownKey,
+    Expired,
+    Clock,
+    WrongRegion,
+    Denied,
+    /// The bucket belongs to another account.
+    Taken,
+    /// The bucket is there, and ours.
+    Owned,
+    BadName,
+    Full,
+    Missing,
+    NotEmpty,
+    Busy,
+    Broken,
+    Refused,
+    Unreachable,
+    Untrusted,
+    Late,
+    Cut,
+}
+
+impl Kind {
+    fn of(status: u16, code: &str) -> Self {
+        match code {
+            "SignatureDoesNotMatch" => Self::WrongSecret,
+            "InvalidAccessKeyId" => Self::UnknownKey,
+            "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" => Self::Expired,
+            "RequestTimeTooSkewed" | "RequestExpired" => Self::Clock,
+            "AuthorizationHeaderMalformed"
+            | "AuthorizationQueryParametersError"
+            | "IllegalLocationConstraintException"
+            | "InvalidLocationConstraint"
+            | "InvalidRegionName"
+            | "PermanentRedirect" => Self::WrongRegion,
+            "BucketAlreadyExists" => Self::Taken,
+            "BucketAlreadyOwnedByYou" => Self::Owned,
+            "InvalidBucketName" => Self::BadName,
+            "TooManyBuckets" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => Self::Full,
+            "NoSuchBucket" => Self::Missing,
+            "BucketNotEmpty" => Self::NotEmpty,
+            "SlowDown" | "Throttling" | "ServiceUnavailable" => Self::Busy,
+            _ => match status {
+                401 | 403 => Self::Denied,
+                429 | 503 => Self::Busy,
+                500.. => Self::Broken,
+                // A redirect is to where the bucket's region is.
+                300..=399 => Self::WrongRegion,
+                _ => Self::Refused,
+            },
+        }
+    }
+
+    /// Whether the request may have had its effect all the same.
+    fn is_ambiguous(self) -> bool {
+        match self {
+            Self::Busy | Self::Broken | Self::Late | Self::Cut => true,
+            Self::WrongSecret
+            | Self::UnknownKey
+            | Self::Expired
+            | Self::Clock
+            | Self::WrongRegion
+            | Self::Denied
+            | Self::Taken
+            | Self::Owned
+            | Self::BadName
+            | Self::Full
+            | Self::Missing
+            | Self::NotEmpty
+            | Self::Refused
+            | Self::Unreachable
+            | Self::Untrusted => false,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    pub kind: Kind,
+    operation: Operation,
+    bucket: String,
+    endpoint: String,
+    region: String,
+    /// The server's code and words, or what happened to the connection.
+    said: String,
+}
+
+impl Fault {
+    pub(super) fn new(kind: Kind, call: &Call<'_>, said: String) -> Self {
+        Self {
+            kind,
+            operation: call.operation,
+            bucket: call.bucket.to_owned(),
+            endpoint: call.endpoint.to_owned(),
+            region: call.region.to_owned(),
+            said,
+        }
+    }
+
+    pub(super) fn of_answer(call: &Call<'_>, status: u16, body: &str) -> Self {
+        let code = element(body, "Code").unwrap_or_default();
+        let message = element(body, "Message").unwrap_or_default();
+        let said = if code.is_empty() { format!("HTTP {status}") } else { format!("{code}: {message}") };
+        Self::new(Kind::of(status, &code), call, said)
+    }
+
+    /// An answer that never came.
+    pub(super) fn of_connection(call: &Call<'_>, connecting: bool, error: &(dyn StdError + 'static)) -> Self {
+        let mut said = error.to_string();
+        let (mut cause, mut untrusted) = (Some(error), false);
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !said.contains(&text) {
+                said = format!("{said}: {text}");
+            }
+            // The error inside an I/O error is not its source.
+            let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+            let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            untrusted |= error.is::<rustls::Error>() || inner.is_some();
+            cause = error.source();
+        }
+        let kind = match (untrusted, connecting) {
+            (true, _) => Kind::Untrusted,
+            (false, true) => Kind::Unreachable,
+            (false, false) => Kind::Cut,
+        };
+        Self::new(kind, call, said)
+    }
+
+    /// Whether the request may have had its effect all the same.
+    pub fn is_ambiguous(&self) -> bool {
+        self.kind.is_ambiguous()
+    }
+
+    /// What a caller of the CSI service is told to do about it.
+    pub fn code(&self) -> Code {
+        match self.kind {
+            Kind::WrongSecret | Kind::UnknownKey | Kind::Expired => Code::Unauthenticated,
+            Kind::Denied => Code::PermissionDenied,
+            Kind::Taken | Kind::Owned => Code::AlreadyExists,
+            Kind::WrongRegion | Kind::BadName => Code::InvalidArgument,
+            Kind::Full => Code::ResourceExhausted,
+            Kind::Clock | Kind::Missing | Kind::NotEmpty | Kind::Refused | Kind::Untrusted => {
+                Code::FailedPrecondition
+            }
+            Kind::Busy | Kind::Broken | Kind::Unreachable | Kind::Cut => Code::Unavailable,
+            Kind::Late => Code::DeadlineExceeded,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bucket, endpoint, region, said, operation, .. } = self;
+        let action = operation.as_str();
+        match self.kind {
+            Kind::WrongSecret => write!(
+                formatter,
+                "{endpoint} says that the secret key does not belong to the access key ({said}), for bucket `{bucket}`: correct \
+                 secret_access_key"
+            ),
+            Kind::UnknownKey => write!(
+                formatter,
+                "{endpoint} does not know the access key ({said}), for bucket `{bucket}`: correct access_key_id, or create it there"
+            ),
+            Kind::Expired => write!(
+                formatter,
+                "the session token is not valid at {endpoint} ({said}), for bucket `{bucket}`: renew the credentials"
+            ),
+            Kind::Clock => {
+                write!(
+                    formatter,
+                    "the controller's clock differs too much from that of {endpoint} ({said}), for bucket `{bucket}`: set the clock"
+                )
+            }
+            Kind::WrongRegion => write!(
+                formatter,
+                "{endpoint} does not accept region `{region}` for bucket `{bucket}` ({said}): correct the region of the class, \
+                 of the Secret or of the driver"
+            ),
+            Kind::Denied => write!(
+                formatter,
+                "{endpoint} denies {action} on bucket `{bucket}` ({said}): allow these credentials s3:{action}"
+            ),
+            Kind::Taken => write!(
+                formatter,
+                "bucket `{bucket}` at {endpoint} belongs to another account ({said}): use that account's credentials"
+            ),
+            Kind::Owned => write!(formatter, "bucket `{bucket}` at {endpoint} exists already ({said})"),
+            Kind::BadName => write!(
+                formatter,
+                "{endpoint} does not take `{bucket}` as the name of a bucket ({said}): choose another bucketNamePrefix"
+            ),
+            Kind::Full => write!(
+                formatter,
+                "the account may have no more buckets at {endpoint} than it has ({said}), bucket `{bucket}` is one too many: \
+                 raise its limit, or use bucketName with a prefix for each claim"
+            ),
+            Kind::Missing => write!(
+                formatter,
+                "there is no bucket `{bucket}` at {endpoint} ({said}): create it, or correct bucketName"
+            ),
+            Kind::NotEmpty => write!(formatter, "bucket `{bucket}` at {endpoint} is not empty ({said})"),
+            Kind::Busy => {
+                write!(
+                    formatter,
+                    "{endpoint} is too busy for {action} on bucket `{bucket}` ({said}); it is tried again"
+                )
+            }
+            Kind::Broken => {
+                write!(
+                    formatter,
+                    "{endpoint} failed at {action} on bucket `{bucket}` ({said}); it is tried again"
+                )
+            }
+            Kind::Refused => {
+                write!(
+                    formatter,
+                    "{endpoint} refuses {action} on bucket `{bucket}` ({said}): is it an S3 endpoint?"
+                )
+            }
+            Kind::Unreachable => write!(
+                formatter,
+                "{endpoint} cannot be reached for bucket `{bucket}` ({said}): is the S3 server running, and does the network \
+                 allow it?"
+            ),
+            Kind::Untrusted => write!(
+                formatter,
+                "{endpoint} is not trusted ({said}), for bucket `{bucket}`: give its authority's certificate to the driver \
+                 (tls.caCertConfigMap), or correct the endpoint"
+            ),
+            Kind::Late => write!(
+                formatter,
+                "{endpoint} did not answer {action} on bucket `{bucket}` ({said}); it is tried again"
+            ),
+            Kind::Cut => write!(
+                formatter,
+                "the connection to {endpoint} ended before {action} on bucket `{bucket}` was answered ({said}); it is tried again"
+            ),
+        }
+    }
+}
+
+impl StdError for Fault {}
+
+/// What was asked for, as far as sentences need it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call<'a> {
+    pub(super) operation: Operation,
+    pub(super) bucket: &'a str,
+    pub(super) endpoint: &'a str,
+    pub(super) region: &'a str,
+}
+
+/// The content of the first `<name>` of an answer. Errors of S3 have neither attributes nor nesting there.
+pub(super) fn element(page: &str, name: &str) -> Option<String> {
+    let (_, rest) = page.split_once(&format!("<{name}>"))?;
+    let (content, _) = rest.split_once(&format!("</{name}>"))?;
+    Some(content.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", "\"").replace("&amp;", "&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: Call<'_> = Call {
+        operation: Operation::CreateBucket,
+        bucket: "csi-s3-1",
+        endpoint: "http://s3.test",
+        region: "eu",
+    };
+
+    fn answered(status: u16, code: &str) -> Fault {
+        let body = format!("<?xml?><Error><Code>{code}</Code><Message>so it is</Message></Error>");
+        Fault::of_answer(&CALL, status, &body)
+    }
+
+    #[test]
+    fn every_answer_has_its_code() {
+        for (status, s3, code) in [
+            (403, "SignatureDoesNotMatch", Code::Unauthenticated),
+            (403, "InvalidAccessKeyId", Code::Unauthenticated),
+            (400, "ExpiredToken", Code::Unauthenticated),
+            (403, "AccessDenied", Code::PermissionDenied),
+            (403, "SomethingNew", Code::PermissionDenied),
+            (409, "BucketAlreadyExists", Code::AlreadyExists),
+            (400, "TooManyBuckets", Code::ResourceExhausted),
+            (400, "AuthorizationHeaderMalformed", Code::InvalidArgument),
+            (400, "InvalidBucketName", Code::InvalidArgument),
+            (404, "NoSuchBucket", Code::FailedPrecondition),
+            (403, "RequestTimeTooSkewed", Code::FailedPrecondition),
+            (405, "MethodNotAllowed", Code::FailedPrecondition),
+            (503, "SlowDown", Code::Unavailable),
+            (500, "InternalError", Code::Unavailable),
+        ] {
+            let fault = answered(status, s3);
+            assert_eq!(fault.code(), code, "{s3}");
+            let told = fault.to_string();
+            for word in ["csi-s3-1", "http://s3.test", s3] {
+                assert!(told.contains(word), "{word} is not in: {told}");
+            }
+        }
+        assert!(Fault::of_answer(&CALL, 502, "<html>").to_string().contains("HTTP 502"));
+    }
+
+    #[test]
+    fn only_a_clear_no_is_no_effect() {
+        assert!(!answered(403, "AccessDenied").is_ambiguous());
+        for (status, code) in [(500, "InternalError"), (503, "SlowDown"), (502, "")] {
+            assert!(answered(status, code).is_ambiguous(), "{code}");
+        }
+        let error = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert!(Fault::of_connection(&CALL, false, &error).is_ambiguous());
+        assert!(!Fault::of_connection(&CALL, true, &error).is_ambiguous(), "nothing was sent");
+    }
+
+    #[test]
+    fn an_untrusted_certificate_is_told_apart() {
+        let inner = rustls::Error::General("unknown issuer".to_owned());
+        let fault = Fault::of_connection(&CALL, true, &io::Error::other(inner));
+        assert_eq!((fault.kind, fault.code()), (Kind::Untrusted, Code::FailedPrecondition));
+    }
+}

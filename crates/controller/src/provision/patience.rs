@@ -1,0 +1,72 @@
+//! How long to wait before something that failed is tried again: longer each time, and not all at the same moment.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use crate::world::Key;
+
+/// A dropped connection is soon over; a missing Secret lasts until somebody makes it, who then waits for us.
+const FIRST: Duration = Duration::from_millis(250);
+const LAST: Duration = Duration::from_mins(1);
+/// Of the wait, at most, in one hundredth: claims that failed together come back apart.
+const SPREAD_PERCENT: u32 = 30;
+
+#[derive(Default)]
+pub struct Patience(Mutex<HashMap<Key, (u32, Instant)>>);
+
+impl Patience {
+    /// How long it still has to wait, whatever news there is of it.
+    pub fn left(&self, key: &Key, now: Instant) -> Option<Duration> {
+        let (_, due) = *self.waits().get(key)?;
+        due.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
+    /// It failed: how long to wait.
+    pub fn lose(&self, key: &Key, now: Instant) -> Duration {
+        let mut waits = self.waits();
+        let failures = waits.get(key).map_or(0, |(failures, _)| *failures);
+        let wait = wait(key, failures);
+        waits.insert(key.clone(), (failures.saturating_add(1), now + wait));
+        wait
+    }
+
+    pub fn regain(&self, key: &Key) {
+        self.waits().remove(key);
+    }
+
+    fn waits(&self) -> MutexGuard<'_, HashMap<Key, (u32, Instant)>> {
+        self.0.lock().expect("nobody panics while counting")
+    }
+}
+
+fn wait(key: &Key, failures: u32) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    (key, failures).hash(&mut hasher);
+    let spread = u32::try_from(hasher.finish() % u64::from(SPREAD_PERCENT)).unwrap_or_default();
+    let wait = FIRST.saturating_mul(1 << failures.min(16)).min(LAST);
+    wait * (100 - spread) / 100
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_grow_to_a_limit_and_differ() {
+        let key = |name: &str| Key::Volume(name.to_owned());
+        let (patience, now) = (Patience::default(), Instant::now());
+        let waits: Vec<Duration> = (0..20).map(|_| patience.lose(&key("a"), now)).collect();
+        assert!(waits[0] <= FIRST && waits[0] >= FIRST * 7 / 10, "{waits:?}");
+        assert!(waits[4] > waits[2] && waits[2] > waits[0], "{waits:?}");
+        assert!(waits[19] <= LAST && waits[19] >= LAST * 7 / 10, "{waits:?}");
+        let others: std::collections::BTreeSet<Duration> =
+            (0..20).map(|number| patience.lose(&key(&format!("b{number}")), now)).collect();
+        assert!(others.len() > 5, "{others:?}");
+        assert!(patience.left(&key("a"), now).is_some());
+        assert_eq!(patience.left(&key("a"), now + LAST), None);
+        patience.regain(&key("a"));
+        assert_eq!(patience.left(&key("a"), now), None);
+    }
+}

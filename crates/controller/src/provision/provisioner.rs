@@ -1,0 +1,268 @@
+//! Claims and volumes one at a time: gather, decide, act, tell.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use contract::names::DRIVER;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::{Api, Client, ResourceExt as _};
+use thiserror::Error;
+
+use super::claim::{Begun, Claim, Need};
+use super::credentials::Keys;
+use super::naming::VolumeId;
+use super::order::{Order, waits_for_consumer};
+use super::patience::Patience;
+use super::reclaim::{self, Leftover};
+use super::server::Account;
+use super::storage_class::{ClassError, SecretRef};
+use super::tell::{self, Reason, Teller};
+use super::volume::{Gone, VolumeError, Volumes};
+use super::write::{WriteError, Writer};
+use crate::confirm::{ReadError, read};
+use crate::dispatch::Outcome;
+use crate::slim::SlimVolume;
+use crate::world::{Key, World};
+
+#[derive(Debug, Error)]
+enum ProvisionError {
+    #[error("the claim names no StorageClass")]
+    NoClass,
+    #[error("there is no StorageClass `{0}`: create it, or correct the claim")]
+    ClassMissing(String),
+    #[error("StorageClass `{0}`: {1}")]
+    Class(String, ClassError),
+    #[error("there is no Secret {0}/{1}: create it, or correct the class")]
+    SecretMissing(String, String),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+}
+
+impl ProvisionError {
+    /// Nothing is wrong: what we knew was old, and the watch will tell.
+    fn is_outdated(&self) -> bool {
+        matches!(self, Self::Write(WriteError::Outdated { .. }))
+    }
+}
+
+pub struct Provisioner {
+    client: Client,
+    volumes: Arc<Volumes>,
+    world: Arc<Mutex<World>>,
+    writer: Writer,
+    teller: Teller,
+    patience: Patience,
+    /// Of this process, in the form of csi-provisioner's.
+    identity: String,
+}
+
+impl Provisioner {
+    pub fn new(client: &Client, volumes: Arc<Volumes>, world: Arc<Mutex<World>>) -> Self {
+        let identity = format!("{}-{}-{DRIVER}", Timestamp::now().as_millisecond(), std::process::id());
+        Self {
+            client: client.clone(),
+            volumes,
+            world,
+            writer: Writer::new(client),
+            teller: Teller::new(client),
+            patience: Patience::default(),
+            identity,
+        }
+    }
+
+    pub async fn claim(&self, namespace: &str, name: &str) -> Outcome {
+        let Some(claim) = self.world().provision.claim(namespace, name) else { return Outcome::Done };
+        let key = Key::Claim(namespace.to_owned(), name.to_owned());
+        let need = claim.need();
+        // A claim that is to go need not wait for what kept it from being provisioned.
+        if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
+            return Outcome::Again(left);
+        }
+        let (done, reason) = match need {
+            Need::Nothing => (Ok(()), Reason::ProvisioningFailed),
+            Need::Refuse(refusal) => {
+                self.teller.tell(tell::claim(&claim), Reason::ProvisioningFailed, refusal.to_string());
+                (Ok(()), Reason::ProvisioningFailed)
+            }
+            Need::Provision => (self.provision(&claim).await, Reason::ProvisioningFailed),
+            Need::Settle => (self.settle(&claim).await, Reason::ProvisioningCleanupFailed),
+        };
+        self.finish(&key, done, |message| self.teller.tell(tell::claim(&claim), reason, message))
+    }
+
+    fn finish(&self, key: &Key, done: Result<(), ProvisionError>, tell: impl FnOnce(String)) -> Outcome {
+        match done {
+            Ok(()) => {
+                self.patience.regain(key);
+                Outcome::Done
+            }
+            Err(error) if error.is_outdated() => {
+                tracing::debug!(?key, %error, "decided on old knowledge");
+                Outcome::Failed
+            }
+            Err(error) => {
+                tracing::warn!(?key, %error, "not done");
+                tell(error.to_string());
+                Outcome::Again(self.patience.lose(key, Instant::now()))
+            }
+        }
+    }
+
+    async fn provision(&self, claim: &Claim) -> Result<(), ProvisionError> {
+        if claim.class.is_empty() {
+            return Err(ProvisionError::NoClass);
+        }
+        let classes = Api::<StorageClass>::all(self.client.clone());
+        let class = read("the StorageClass", classes.get_opt(&claim.class)).await?;
+        let class = class.ok_or_else(|| ProvisionError::ClassMissing(claim.class.clone()))?;
+        if class.provisioner != DRIVER || (waits_for_consumer(&class) && !claim.has_node()) {
+            return Ok(());
+        }
+        let order = Order::of(claim, &class, &self.volumes.server.address)
+            .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
+        let keys = self.keys(order.provisioner_secret.as_ref()).await?;
+        let message = format!("making volume `{}` at {}", order.id, self.volumes.server.address);
+        self.teller.tell(tell::claim(claim), Reason::Provisioning, message);
+
+        let account = Account { keys: &keys, region: order.region.as_deref() };
+        let (claim, begun_before) = (self.begin(claim, &order).await?, claim.is_begun());
+        if let Err(error) = self.volumes.create(&order.id, account).await {
+            // It was a clear no: nothing was made, and nothing has to be undone should the claim be deleted.
+            if !begun_before && !error.is_ambiguous() {
+                self.release(&claim).await?;
+            }
+            return Err(error.into());
+        }
+        let volume = order.persistent_volume(&claim, &class, &self.identity);
+        self.writer.create_volume(&volume, &claim).await?;
+        let (namespace, name, volume) = (&claim.namespace, &claim.name, volume.name_any());
+        tracing::info!(namespace, claim = name, volume, volume_id = %order.id, "claim provisioned");
+        self.release(&claim).await?;
+        let message = format!("made volume {volume}");
+        self.teller.tell(tell::claim(&claim), Reason::ProvisioningSucceeded, message);
+        Ok(())
+    }
+
+    /// From here on a claim that is deleted waits for us. A prefix leaves nothing to undo.
+    async fn begin(&self, claim: &Claim, order: &Order) -> Result<Claim, ProvisionError> {
+        if claim.is_begun() || matches!(order.id, VolumeId::Prefix { .. }) {
+            return Ok(claim.clone());
+        }
+        let begun = Begun::new(&order.id, order.provisioner_secret.as_ref(), order.region.as_deref());
+        let claim = self.writer.begin(claim, &begun).await?;
+        // What the watch will tell of this write is no news.
+        self.world().provision.set_claim(claim.clone());
+        Ok(claim)
+    }
+
+    async fn release(&self, claim: &Claim) -> Result<(), ProvisionError> {
+        if !claim.is_begun() {
+            return Ok(());
+        }
+        if let Some(claim) = self.writer.release(claim).await? {
+            self.world().provision.set_claim(claim);
+        }
+        Ok(())
+    }
+
+    /// A claim that was begun and is deleted, or has a volume: what has no volume is undone.
+    async fn settle(&self, claim: &Claim) -> Result<(), ProvisionError> {
+        if !self.writer.has_volume(claim).await?
+            && let Some((id, begun)) = claim.begun()
+        {
+            let keys = self.keys(begun.secret().as_ref()).await?;
+            let gone =
+                self.volumes.delete(&id, Account { keys: &keys, region: begun.region.as_deref() }).await?;
+            tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");
+        }
+        self.release(claim).await
+    }
+
+    /// A volume that nobody claims any more, or whose policy was changed.
+    pub async fn volume(&self, name: &str) -> Outcome {
+        let key = Key::Volume(name.to_owned());
+        if let Some(left) = self.patience.left(&key, Instant::now()) {
+            return Outcome::Again(left);
+        }
+        // Live: what is deleted by what a cache says may have been changed to Retain a moment ago.
+        let volume = match self.writer.volume(name).await {
+            Ok(Some(volume)) => volume,
+            Ok(None) => return self.finish(&key, Ok(()), drop),
+            Err(error) => return self.finish(&key, Err(error.into()), drop),
+        };
+        let done = match reclaim::need(&volume) {
+            reclaim::Need::Nothing => Ok(Gone::Deleted),
+            reclaim::Need::AddFinalizer => {
+                self.writer.add_finalizer(&volume).await.map_err(Into::into).map(|()| Gone::Deleted)
+            }
+            reclaim::Need::DropFinalizer => {
+                self.writer.drop_finalizer(&volume).await.map_err(Into::into).map(|()| Gone::Deleted)
+            }
+            reclaim::Need::Delete => self.delete(&volume).await,
+        };
+        match done {
+            // Others get their turn in between.
+            Ok(Gone::Partly) => Outcome::Again(Duration::ZERO),
+            done => self.finish(&key, done.map(drop), |message| {
+                self.teller.tell(tell::volume(&volume), Reason::VolumeFailedDelete, message);
+            }),
+        }
+    }
+
+    async fn delete(&self, volume: &SlimVolume) -> Result<Gone, ProvisionError> {
+        let Some(leftover) = Leftover::of(volume) else { return Ok(Gone::Deleted) };
+        let about = || tell::volume(volume);
+        let gone = match VolumeId::parse(&leftover.handle) {
+            Some(id) => {
+                let keys = self.keys(leftover.secret.as_ref()).await?;
+                let account = Account { keys: &keys, region: leftover.region.as_deref() };
+                let gone = self.volumes.delete(&id, account).await?;
+                let bucket = id.bucket_name();
+                if gone == Gone::NotEmpty {
+                    let message = format!(
+                        "bucket `{bucket}` at {} is not empty and is kept: delete it with its objects if nobody needs them",
+                        self.volumes.server.address
+                    );
+                    self.teller.tell(about(), Reason::BucketKept, message);
+                }
+                gone
+            }
+            None => {
+                let message = format!("`{}` was not made by this driver and is kept", leftover.handle);
+                self.teller.tell(about(), Reason::BucketKept, message);
+                Gone::NotEmpty
+            }
+        };
+        if gone != Gone::Partly {
+            self.writer.delete_volume(volume).await?;
+            tracing::info!(volume = volume.name_any(), volume_id = leftover.handle, ?gone, "volume deleted");
+        }
+        Ok(gone)
+    }
+
+    /// Of the Secret, live: it may have been corrected a moment ago. Without one, the driver's.
+    async fn keys(&self, secret: Option<&SecretRef>) -> Result<Keys, ProvisionError> {
+        let Some(SecretRef { namespace, name }) = secret else {
+            return Ok(self.volumes.keys(None).map_err(VolumeError::from)?);
+        };
+        let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
+        let found = read("the Secret", secrets.get_opt(name)).await?;
+        let missing = || ProvisionError::SecretMissing(namespace.clone(), name.clone());
+        let data = found.ok_or_else(missing)?.data.unwrap_or_default();
+        let text =
+            |(key, value): (String, k8s_openapi::ByteString)| Some((key, String::from_utf8(value.0).ok()?));
+        let data: BTreeMap<String, String> = data.into_iter().filter_map(text).collect();
+        Ok(Keys::of_secret(&data, &format!("Secret {namespace}/{name}")).map_err(VolumeError::from)?)
+    }
+
+    fn world(&self) -> MutexGuard<'_, World> {
+        self.world.lock().expect("nobody panics while changing the world")
+    }
+}

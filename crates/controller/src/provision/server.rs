@@ -1,0 +1,272 @@
+//! The only caller of the S3 server: one signed request, one answer or a [`Fault`], no retries underneath.
+
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use http::{Method, Request};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::{ClientConfig, RootCertStore};
+use rusty_s3::actions::{
+    CreateBucket, DeleteBucket, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
+};
+use rusty_s3::{Bucket, Credentials, UrlStyle};
+use thiserror::Error;
+use url::Url;
+
+use super::credentials::Keys;
+use super::fault::{Call, Fault, Kind, Operation};
+use crate::metrics::S3Calls;
+
+/// csi-provisioner gives up after 10 s: the answer must be there before, so that it hears what is wrong.
+const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+/// A server that is there answers within a round trip.
+const CONNECT_WITHIN: Duration = Duration::from_secs(3);
+/// Shorter than what servers and proxies keep idle connections for: one that ends just as it is used costs a retry.
+const IDLE_FOR: Duration = Duration::from_secs(4);
+const IDLE_CONNECTIONS: usize = 16;
+/// The largest answer is a list of a thousand keys, of a kilobyte each.
+const LARGEST_ANSWER_BYTES: usize = 8 << 20;
+/// The clocks may differ this much.
+const SIGNATURE_LASTS: Duration = Duration::from_mins(5);
+/// What S3 takes for granted.
+const DEFAULT_REGION: &str = "us-east-1";
+
+#[derive(Debug, Error)]
+pub enum ServerError {
+    #[error("the S3 endpoint is `{0}` (--endpoint-url), which is not the URL of a server: {1}")]
+    Endpoint(String, String),
+    #[error("cannot read the trusted authorities in {path} (--ca-bundle): {error}")]
+    Authorities { path: PathBuf, error: String },
+    #[error("cannot find the system's trusted authorities: {0}")]
+    SystemAuthorities(#[source] std::io::Error),
+}
+
+/// How buckets are named in requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Addressing {
+    /// `https://server/bucket`
+    #[default]
+    Path,
+    /// `https://bucket.server`
+    Virtual,
+}
+
+type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Cursor<Vec<u8>>>>;
+
+pub struct Server {
+    client: HttpClient,
+    endpoint: Url,
+    /// As people write it, for comparisons and sentences.
+    pub address: String,
+    addressing: Addressing,
+    region: String,
+    calls: S3Calls,
+}
+
+/// Whose request it is, and where.
+#[derive(Clone, Copy, Debug)]
+pub struct Account<'a> {
+    pub keys: &'a Keys,
+    /// Of the class; else the Secret's, else the driver's.
+    pub region: Option<&'a str>,
+}
+
+impl Server {
+    /// `authorities` replaces the system's.
+    pub fn new(
+        endpoint: &str,
+        region: &str,
+        addressing: Addressing,
+        authorities: Option<&Path>,
+        calls: S3Calls,
+    ) -> Result<Self, ServerError> {
+        let address = endpoint.trim_end_matches('/').to_owned();
+        let unusable = |error: String| ServerError::Endpoint(address.clone(), error);
+        let url: Url = address.parse().map_err(|error: url::ParseError| unusable(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            return Err(unusable("it needs http:// or https:// and a host".to_owned()));
+        }
+        let mut connector = HttpConnector::new();
+        connector.enforce_http(false);
+        connector.set_nodelay(true);
+        connector.set_connect_timeout(Some(CONNECT_WITHIN));
+        let builder = HttpsConnectorBuilder::new();
+        let builder = match authorities {
+            Some(path) => builder.with_tls_config(trusting(path)?),
+            None => builder.with_native_roots().map_err(ServerError::SystemAuthorities)?,
+        };
+        let mut client = Client::builder(TokioExecutor::new());
+        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_FOR);
+        client.pool_max_idle_per_host(IDLE_CONNECTIONS);
+        Ok(Self {
+            client: client.build(builder.https_or_http().enable_http1().wrap_connector(connector)),
+            endpoint: url,
+            address,
+            addressing,
+            region: if region.is_empty() { DEFAULT_REGION.to_owned() } else { region.to_owned() },
+            calls,
+        })
+    }
+
+    /// Whether it is the region that volumes are mounted with unless they say otherwise.
+    pub fn is_home(&self, region: &str) -> bool {
+        self.region == region
+    }
+
+    pub async fn create_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
+        let region = self.region(account);
+        let place = if region == DEFAULT_REGION {
+            String::new()
+        } else {
+            format!(
+                "<CreateBucketConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\
+                 <LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
+            )
+        };
+        self.call(account, Operation::CreateBucket, bucket, |at, keys| Ordered {
+            url: CreateBucket::new(at, keys).sign(SIGNATURE_LASTS),
+            method: Method::PUT,
+            body: place,
+            md5: None,
+        })
+        .await
+        .map(drop)
+    }
+
+    pub async fn delete_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
+        self.call(account, Operation::DeleteBucket, bucket, |at, keys| {
+            let url = DeleteBucket::new(at, keys).sign(SIGNATURE_LASTS);
+            Ordered { url, method: Method::DELETE, body: String::new(), md5: None }
+        })
+        .await
+        .map(drop)
+    }
+
+    /// The first keys below a prefix, or of the whole bucket.
+    pub async fn list(
+        &self,
+        account: Account<'_>,
+        bucket: &str,
+        prefix: &str,
+        most: usize,
+    ) -> Result<Vec<String>, Fault> {
+        let page = self
+            .call(account, Operation::ListObjects, bucket, |at, keys| {
+                let mut list = ListObjectsV2::new(at, Some(keys));
+                list.with_prefix(prefix);
+                list.with_max_keys(most);
+                let url = list.sign(SIGNATURE_LASTS);
+                Ordered { url, method: Method::GET, body: String::new(), md5: None }
+            })
+            .await?;
+        let parsed = ListObjectsV2::parse_response(&page).map_err(|error| {
+            let call = self.described(account, Operation::ListObjects, bucket);
+            Fault::new(Kind::Refused, &call, format!("its list cannot be read: {error}"))
+        })?;
+        Ok(parsed.contents.into_iter().map(|object| object.key).collect())
+    }
+
+    /// A thousand keys at most.
+    pub async fn delete_objects(
+        &self,
+        account: Account<'_>,
+        bucket: &str,
+        keys: &[String],
+    ) -> Result<(), Fault> {
+        let objects: Vec<ObjectIdentifier> = keys.iter().cloned().map(ObjectIdentifier::new).collect();
+        let page = self
+            .call(account, Operation::DeleteObjects, bucket, |at, keys| {
+                let mut delete = DeleteObjects::new(at, Some(keys), objects.iter());
+                delete.set_quiet(true);
+                let url = delete.sign(SIGNATURE_LASTS);
+                let (body, md5) = delete.body_with_md5();
+                Ordered { url, method: Method::POST, body, md5: Some(md5) }
+            })
+            .await?;
+        // The answer to the whole may be OK while single objects are not.
+        if page.contains("<Error>") {
+            let call = self.described(account, Operation::DeleteObjects, bucket);
+            return Err(Fault::of_answer(&call, 403, &page));
+        }
+        Ok(())
+    }
+
+    fn region<'a>(&'a self, account: Account<'a>) -> &'a str {
+        account.region.or(account.keys.region.as_deref()).unwrap_or(&self.region)
+    }
+
+    fn described<'a>(&'a self, account: Account<'a>, operation: Operation, bucket: &'a str) -> Call<'a> {
+        Call { operation, bucket, endpoint: &self.address, region: self.region(account) }
+    }
+
+    async fn call(
+        &self,
+        account: Account<'_>,
+        operation: Operation,
+        bucket: &str,
+        order: impl FnOnce(&Bucket, &Credentials) -> Ordered,
+    ) -> Result<String, Fault> {
+        let call = self.described(account, operation, bucket);
+        let style = match self.addressing {
+            Addressing::Path => UrlStyle::Path,
+            Addressing::Virtual => UrlStyle::VirtualHost,
+        };
+        let at = Bucket::new(self.endpoint.clone(), style, bucket.to_owned(), call.region.to_owned())
+            .map_err(|error| Fault::new(Kind::BadName, &call, error.to_string()))?;
+        let (id, secret) = (&account.keys.access_key_id, &account.keys.secret_access_key);
+        let credentials = match &account.keys.session_token {
+            Some(token) => Credentials::new_with_token(id, secret, token),
+            None => Credentials::new(id, secret),
+        };
+        let outcome =
+            match tokio::time::timeout(ANSWER_WITHIN, self.send(&call, order(&at, &credentials))).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(Fault::new(Kind::Late, &call, format!("within {} s", ANSWER_WITHIN.as_secs()))),
+            };
+        self.calls.count(operation, &outcome);
+        outcome
+    }
+
+    async fn send(&self, call: &Call<'_>, order: Ordered) -> Result<String, Fault> {
+        let mut request = Request::builder().method(order.method).uri(order.url.as_str());
+        if let Some(md5) = order.md5 {
+            request = request.header("content-md5", md5);
+        }
+        let request = request
+            .body(Full::new(Cursor::new(order.body.into_bytes())))
+            .map_err(|error| Fault::new(Kind::BadName, call, error.to_string()))?;
+        let answer = self.client.request(request).await;
+        let answer = answer.map_err(|error| Fault::of_connection(call, error.is_connect(), &error))?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| Fault::of_connection(call, false, &*error))?.to_bytes();
+        let body = String::from_utf8_lossy(&body).into_owned();
+        if status.is_success() { Ok(body) } else { Err(Fault::of_answer(call, status.as_u16(), &body)) }
+    }
+}
+
+/// A signed request.
+struct Ordered {
+    url: Url,
+    method: Method,
+    body: String,
+    md5: Option<String>,
+}
+
+fn trusting(path: &Path) -> Result<ClientConfig, ServerError> {
+    let failed = |error: String| ServerError::Authorities { path: path.to_owned(), error };
+    let mut roots = RootCertStore::empty();
+    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(error.to_string()))?;
+    let (added, _) = roots.add_parsable_certificates(certificates.filter_map(Result::ok));
+    if added == 0 {
+        return Err(failed("it has no certificate".to_owned()));
+    }
+    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
+}

@@ -1,0 +1,120 @@
+//! Events on claims and volumes, with external-provisioner's reasons where it has one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use contract::names::DRIVER;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
+use kube::ResourceExt as _;
+use kube::runtime::events::{Event, EventType, Recorder, Reporter};
+
+use super::claim::Claim;
+use crate::confirm::read;
+use crate::explain::cut;
+use crate::slim::SlimVolume;
+
+/// As long as nothing changes, it is told again after this long.
+const REPEAT_AFTER: Duration = Duration::from_mins(10);
+
+/// Stable codes: alerts and scripts are built on them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    Provisioning,
+    ProvisioningSucceeded,
+    ProvisioningFailed,
+    /// What was begun for a claim that is being deleted cannot be undone yet.
+    ProvisioningCleanupFailed,
+    VolumeFailedDelete,
+    /// The volume is gone, its bucket is not.
+    BucketKept,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Provisioning => "Provisioning",
+            Self::ProvisioningSucceeded => "ProvisioningSucceeded",
+            Self::ProvisioningFailed => "ProvisioningFailed",
+            Self::ProvisioningCleanupFailed => "ProvisioningCleanupFailed",
+            Self::VolumeFailedDelete => "VolumeFailedDelete",
+            Self::BucketKept => "BucketKept",
+        }
+    }
+
+    fn kind(self) -> EventType {
+        match self {
+            Self::Provisioning | Self::ProvisioningSucceeded => EventType::Normal,
+            Self::ProvisioningFailed
+            | Self::ProvisioningCleanupFailed
+            | Self::VolumeFailedDelete
+            | Self::BucketKept => EventType::Warning,
+        }
+    }
+}
+
+/// By object and reason: when, and what.
+type Told = HashMap<(String, Reason), (Instant, String)>;
+
+#[derive(Clone)]
+pub struct Teller {
+    recorder: Recorder,
+    told: Arc<Mutex<Told>>,
+}
+
+impl Teller {
+    pub fn new(client: &Client) -> Self {
+        let reporter = Reporter { controller: DRIVER.to_owned(), instance: None };
+        Self { recorder: Recorder::new(client.clone(), reporter), told: Arc::default() }
+    }
+
+    /// In the background: nobody waits for an event.
+    pub fn tell(&self, about: ObjectReference, reason: Reason, message: String) {
+        let what = (about.uid.clone().unwrap_or_default(), reason);
+        {
+            let mut told = self.told();
+            let lately = |(at, before): &(Instant, String)| at.elapsed() < REPEAT_AFTER && *before == message;
+            if told.get(&what).is_some_and(lately) {
+                return;
+            }
+            told.retain(|_, (at, _)| at.elapsed() < REPEAT_AFTER);
+            told.insert(what.clone(), (Instant::now(), message.clone()));
+        }
+        let teller = self.clone();
+        tokio::spawn(async move {
+            let event = Event {
+                type_: reason.kind(),
+                reason: reason.as_str().to_owned(),
+                note: Some(cut(&message)),
+                action: "Provision".to_owned(),
+                secondary: None,
+            };
+            if let Err(error) = read("the answer to an event", teller.recorder.publish(&event, &about)).await
+            {
+                tracing::warn!(object = about.name, reason = reason.as_str(), %error, "event not published");
+                teller.told().remove(&what);
+            }
+        });
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("nobody panics while noting")
+    }
+}
+
+pub fn claim(claim: &Claim) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        namespace: Some(claim.namespace.clone()),
+        name: Some(claim.name.clone()),
+        uid: Some(claim.uid.clone()),
+        resource_version: Some(claim.resource_version.to_string()),
+        field_path: None,
+    }
+}
+
+pub fn volume(volume: &SlimVolume) -> ObjectReference {
+    ObjectReference { uid: volume.uid(), ..crate::explain::volume(&volume.name_any()) }
+}

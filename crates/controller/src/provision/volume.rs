@@ -1,0 +1,168 @@
+//! Makes and deletes volumes; for the CSI service and for claims alike.
+
+use std::collections::BTreeMap;
+
+use contract::volume::attribute;
+use thiserror::Error;
+use tonic::Code;
+
+use super::credentials::{DriverKeys, Keys, KeysError};
+use super::fault::{Fault, Kind};
+use super::naming::{Deletion, VolumeId};
+use super::prefix::Prefix;
+use super::server::{Account, Server};
+
+/// Says that the driver made it; the reference writes it, too.
+const DYNAMIC: &str = "dynamicProvisioning";
+/// Where the bucket is, for whoever deletes it.
+pub const REGION: &str = "region";
+/// What S3 lists and deletes with one request.
+const BATCH: usize = 1000;
+/// After so many batches others get their turn; the next call goes on.
+const BATCHES_AT_ONCE: usize = 20;
+
+#[derive(Debug, Error)]
+pub enum VolumeError {
+    #[error("cannot find credentials: {0}")]
+    Keys(#[from] KeysError),
+    #[error("cannot create the volume: {0}")]
+    Create(#[source] Fault),
+    #[error("cannot delete the volume: {0}")]
+    Delete(#[source] Fault),
+    #[error("cannot look at the volume: {0}")]
+    Look(#[source] Fault),
+    #[error(
+        "{endpoint} listed `{key}` for prefix `{prefix}` of bucket `{bucket}`, which is not below it: nothing of that list \
+         was deleted"
+    )]
+    Outside { endpoint: String, bucket: String, prefix: String, key: String },
+}
+
+impl VolumeError {
+    pub fn code(&self) -> Code {
+        match self {
+            Self::Keys(KeysError::NoDriverKeys) => Code::Unauthenticated,
+            Self::Keys(_) => Code::InvalidArgument,
+            Self::Create(fault) | Self::Delete(fault) | Self::Look(fault) => fault.code(),
+            Self::Outside { .. } => Code::FailedPrecondition,
+        }
+    }
+
+    /// Whether something may have been made all the same.
+    pub fn is_ambiguous(&self) -> bool {
+        match self {
+            Self::Keys(_) | Self::Look(_) => false,
+            Self::Create(fault) => fault.is_ambiguous(),
+            Self::Delete(_) | Self::Outside { .. } => true,
+        }
+    }
+}
+
+/// How a deletion ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gone {
+    Deleted,
+    /// The bucket has objects, which nobody asked us to delete.
+    NotEmpty,
+    /// Its policy is to keep the objects of the prefix.
+    Retained,
+    /// There is more to delete: call again.
+    Partly,
+}
+
+pub struct Volumes {
+    pub server: Server,
+    pub driver_keys: DriverKeys,
+}
+
+impl Volumes {
+    /// Of a Secret if there is one, else the driver's.
+    pub fn keys(&self, secret: Option<Keys>) -> Result<Keys, KeysError> {
+        secret.map_or_else(|| self.driver_keys.find(), Ok)
+    }
+
+    /// One request: whoever asks again for the same id finds what is there.
+    pub async fn create(&self, id: &VolumeId, account: Account<'_>) -> Result<(), VolumeError> {
+        match id {
+            VolumeId::Bucket(bucket) => match self.server.create_bucket(account, bucket).await {
+                // An earlier request of the same name made it, and we did not hear the answer.
+                Err(fault) if fault.kind == Kind::Owned => Ok(()),
+                outcome => outcome.map_err(VolumeError::Create),
+            },
+            // Nothing has to be made, but a mount needs that it is there and may be listed.
+            VolumeId::Prefix { bucket, prefix, .. } => {
+                let listed = self.server.list(account, bucket, prefix.as_str(), 1).await;
+                listed.map(drop).map_err(VolumeError::Look)
+            }
+        }
+    }
+
+    pub async fn delete(&self, id: &VolumeId, account: Account<'_>) -> Result<Gone, VolumeError> {
+        match id {
+            VolumeId::Bucket(bucket) => match self.server.delete_bucket(account, bucket).await {
+                Ok(()) => Ok(Gone::Deleted),
+                Err(fault) if fault.kind == Kind::Missing => Ok(Gone::Deleted),
+                Err(fault) if fault.kind == Kind::NotEmpty => Ok(Gone::NotEmpty),
+                Err(fault) => Err(VolumeError::Delete(fault)),
+            },
+            VolumeId::Prefix { deletion: Deletion::Retain, .. } => Ok(Gone::Retained),
+            VolumeId::Prefix { deletion: Deletion::DeleteObjects, bucket, prefix, .. } => {
+                self.delete_objects(bucket, prefix, account).await
+            }
+        }
+    }
+
+    /// Lists and deletes until the list is empty. A restart begins with the list of what is left.
+    async fn delete_objects(
+        &self,
+        bucket: &str,
+        prefix: &Prefix,
+        account: Account<'_>,
+    ) -> Result<Gone, VolumeError> {
+        for _ in 0..BATCHES_AT_ONCE {
+            let keys = match self.server.list(account, bucket, prefix.as_str(), BATCH).await {
+                Ok(keys) if keys.is_empty() => return Ok(Gone::Deleted),
+                Ok(keys) => keys,
+                Err(fault) if fault.kind == Kind::Missing => return Ok(Gone::Deleted),
+                Err(fault) => return Err(VolumeError::Delete(fault)),
+            };
+            // A server that does not know prefixes would list the whole bucket.
+            if let Some(key) = keys.iter().find(|key| !prefix.holds(key)) {
+                return Err(VolumeError::Outside {
+                    endpoint: self.server.address.clone(),
+                    bucket: bucket.to_owned(),
+                    prefix: prefix.as_str().to_owned(),
+                    key: key.clone(),
+                });
+            }
+            self.server.delete_objects(account, bucket, &keys).await.map_err(VolumeError::Delete)?;
+        }
+        Ok(Gone::Partly)
+    }
+
+    /// Whether it is there.
+    pub async fn exists(&self, id: &VolumeId, account: Account<'_>) -> Result<bool, VolumeError> {
+        match self.server.list(account, id.bucket_name(), "", 1).await {
+            Ok(_) => Ok(true),
+            Err(fault) if fault.kind == Kind::Missing => Ok(false),
+            Err(fault) => Err(VolumeError::Look(fault)),
+        }
+    }
+}
+
+/// What the node is told about the volume.
+pub fn context(
+    id: &VolumeId,
+    source: &str,
+    region: Option<&str>,
+    attributes: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let own = [
+        (DYNAMIC, "true"),
+        (attribute::BUCKET_NAME, id.bucket_name()),
+        (attribute::AUTHENTICATION_SOURCE, source),
+    ];
+    let own = own.into_iter().chain(region.map(|region| (REGION, region)));
+    let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    attributes.iter().map(|(key, value)| (key.clone(), value.clone())).chain(own).collect()
+}

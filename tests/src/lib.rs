@@ -1,14 +1,17 @@
 //! What every suite stands on: the cluster around it, waiting with a deadline, and touching served paths safely.
 
 pub mod account;
+pub mod claims;
 pub mod controller;
 pub mod csi;
+pub mod faulty;
 mod inside;
 pub mod mountpoint_pod;
 pub mod node;
 pub mod processes;
 pub mod program;
 pub mod relay;
+pub mod sanity;
 mod served;
 pub mod stage;
 mod wait;

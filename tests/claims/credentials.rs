@@ -1,0 +1,105 @@
+//! Whose keys make a bucket, and what is said when they are wrong.
+
+use kube::ResourceExt as _;
+use s3_csi_tests::claims::{Tenant, handle};
+use s3_csi_tests::controller;
+use serde_json::json;
+use xtask::s3::{ALICE, BOB, Client, ENDPOINT, ROOT};
+
+#[tokio::test]
+async fn each_tenants_buckets_are_in_its_own_account() {
+    let tenant = Tenant::set("tenants", ALICE).await;
+    let _controller = controller::shared(&tenant.here.client).await;
+    let bob = Client::new(ENDPOINT, BOB).unwrap();
+    tenant.keys("alice", ALICE).await;
+    tenant.keys("bob", BOB).await;
+    for (name, account) in [("alice", &tenant.server), ("bob", &bob)] {
+        tenant.class(name, tenant.provisioner_secret(name), json!({})).await;
+        tenant.claim(name, name).await;
+        let bucket = handle(&tenant.bound(name).await);
+        let other = if name == "alice" { &bob } else { &tenant.server };
+        assert!(account.buckets().unwrap().contains(&bucket), "{name} has {bucket}");
+        assert!(!other.buckets().unwrap().contains(&bucket), "nobody else has {bucket}");
+    }
+    // By template, from the claim's own namespace: there is no way to name another's.
+    let templated = json!({
+        "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}",
+        "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+    });
+    tenant.class("templated", templated, json!({})).await;
+    let elsewhere = Tenant::set("tenants-other", BOB).await;
+    let claim = json!({
+        "metadata": {"name": "bob"},
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "storageClassName": tenant.class_name("templated"),
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    });
+    let claim = serde_json::from_value(claim).unwrap();
+    elsewhere.claims().create(&kube::api::PostParams::default(), &claim).await.unwrap();
+    let missing = format!("there is no Secret {}/bob", elsewhere.here.namespace);
+    elsewhere.is_told("bob", &["ProvisioningFailed:", &missing]).await;
+    assert!(elsewhere.volumes_here().await.is_empty());
+}
+
+#[tokio::test]
+async fn each_mistake_has_its_own_words() {
+    let tenant = Tenant::set("mistakes", ALICE).await;
+    let _controller = controller::shared(&tenant.here.client).await;
+    let keys = |id: &str, secret: &str| json!({"access_key_id": id, "secret_access_key": secret});
+    tenant.secret("halved", json!({"access_key_id": ALICE.access_key})).await;
+    tenant.secret("emptied", keys(ALICE.access_key, "")).await;
+    tenant.secret("garbled", keys("no key at all", "x")).await;
+    tenant.secret("unknown", keys("AKIANOBODY", ALICE.secret_key)).await;
+    tenant.secret("mismatched", keys(ALICE.access_key, BOB.secret_key)).await;
+    for (secret, words) in [
+        ("missing", "there is no Secret"),
+        ("halved", "has no key `secret_access_key`"),
+        ("emptied", "the key `secret_access_key` of Secret"),
+        ("garbled", "is not one that S3 could have given"),
+        ("unknown", "InvalidAccessKeyId"),
+        ("mismatched", "SignatureDoesNotMatch"),
+    ] {
+        tenant.class(secret, tenant.provisioner_secret(secret), json!({})).await;
+        tenant.claim(secret, secret).await;
+        let told = tenant.is_told(secret, &["ProvisioningFailed:", words]).await;
+        for account in [ALICE, BOB] {
+            assert!(!told.contains(account.secret_key), "{told}");
+        }
+        let claim = tenant.claims().get(secret).await.unwrap();
+        assert_eq!(claim.finalizers(), ["kubernetes.io/pvc-protection"], "a clear no leaves nothing to undo");
+    }
+    // Corrected, and no more is needed.
+    tenant.keys("mismatched", ALICE).await;
+    tenant.bound("mismatched").await;
+}
+
+#[tokio::test]
+async fn an_account_that_may_not_is_told_so() {
+    let tenant = Tenant::set("denied", ALICE).await;
+    let _controller = controller::shared(&tenant.here.client).await;
+    // Of the server's roles, a plain user may not create buckets.
+    let programs = tenant.here.cluster.programs().unwrap();
+    let mut admin = std::process::Command::new(programs.tool("versitygw"));
+    admin.env("ADMIN_ACCESS_KEY_ID", ROOT.access_key).env("ADMIN_SECRET_ACCESS_KEY", ROOT.secret_key);
+    admin.args(["admin", "--endpoint-url", ENDPOINT, "create-user", "--access", "AKIAPLAIN"]);
+    xtask::command::run(admin.args(["--secret", "plain-secret", "--role", "user"])).unwrap();
+    let data = json!({"access_key_id": "AKIAPLAIN", "secret_access_key": "plain-secret"});
+    tenant.secret("plain", data).await;
+    tenant.class("plain", tenant.provisioner_secret("plain"), json!({})).await;
+    tenant.claim("data", "plain").await;
+    tenant.is_told("data", &["ProvisioningFailed:", "AccessDenied", "s3:CreateBucket"]).await;
+}
+
+#[tokio::test]
+async fn a_region_that_the_server_does_not_accept_is_named() {
+    let tenant = Tenant::set("region", ALICE).await;
+    let _controller = controller::shared(&tenant.here.client).await;
+    tenant.class("abroad", json!({"region": "eu-central-1"}), json!({})).await;
+    tenant.class("home", json!({"region": "us-east-1"}), json!({})).await;
+    tenant.claim("far", "abroad").await;
+    tenant.is_told("far", &["ProvisioningFailed:", "does not accept region `eu-central-1`"]).await;
+    tenant.claim("near", "home").await;
+    let options = tenant.bound("near").await.spec.unwrap().mount_options;
+    assert_eq!(options, Some(vec!["region=us-east-1".to_owned()]), "the mount is told, too");
+}

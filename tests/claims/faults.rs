@@ -1,0 +1,147 @@
+//! A server that fails, and a network that loses answers: no bucket twice, none left over, and no OK that is not true.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube::ResourceExt as _;
+use s3_csi_tests::claims::{LIMIT, Tenant, handle};
+use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+use xtask::s3::ALICE;
+
+const SERVER: &str = "s3.test:80";
+const CLAIMS: usize = 40;
+/// Longer than the controller waits for an answer.
+const TOO_LATE: Duration = Duration::from_secs(9);
+/// Failures that follow each other double the wait.
+const PATIENCE: Duration = Duration::from_mins(2);
+
+fn ours(tenant: &Tenant, beginning: &str) -> BTreeSet<String> {
+    tenant.buckets().into_iter().filter(|bucket| bucket.starts_with(beginning)).collect()
+}
+
+#[tokio::test]
+async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_along() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("faults", ALICE).await;
+    // Of six requests one gets through unharmed.
+    let server = Faulty::before(SERVER, |number| match number % 6 {
+        0 => Fault::DropAnswer,
+        1 => Fault::Refuse(503, "SlowDown"),
+        2 => Fault::Lie(500, "InternalError"),
+        3 => Fault::Cut,
+        4 if number < 12 => Fault::Delay(TOO_LATE),
+        4 => Fault::Delay(Duration::from_millis(50)),
+        _ => Fault::None,
+    });
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "faults"}), json!({})).await;
+    for number in 0..CLAIMS {
+        tenant.claim(&format!("data-{number}"), "plain").await;
+    }
+    let volumes = eventually("every claim has its volume", PATIENCE, || async {
+        let volumes = tenant.volumes_here().await;
+        Seen::some((volumes.len() == CLAIMS).then_some(volumes.clone()), volumes.len())
+    })
+    .await;
+    let mut handles = BTreeSet::new();
+    for number in 0..CLAIMS {
+        handles.insert(handle(&tenant.bound(&format!("data-{number}")).await));
+    }
+    assert_eq!(handles.len(), volumes.len());
+    assert_eq!(ours(&tenant, "faults-"), handles, "exactly the buckets that volumes stand for");
+    for number in 0..CLAIMS {
+        tenant.delete(&format!("data-{number}")).await;
+    }
+    eventually("nothing is left", PATIENCE, || async {
+        let (volumes, buckets) = (tenant.volumes_here().await, ours(&tenant, "faults-"));
+        let seen = format!("{} volumes, {} buckets", volumes.len(), buckets.len());
+        Seen::some((volumes.is_empty() && buckets.is_empty()).then_some(()), seen)
+    })
+    .await;
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("doubt", ALICE).await;
+    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "doubt"}), json!({})).await;
+    tenant.claim("data", "plain").await;
+    tenant.is_told("data", &["ProvisioningFailed:", "before CreateBucket", "was answered"]).await;
+    assert_eq!(ours(&tenant, "doubt-").len(), 1, "the server did it all the same");
+    // Even the class may be gone by then.
+    let classes = kube::Api::<k8s_openapi::api::storage::v1::StorageClass>::all(tenant.here.client.clone());
+    classes.delete(&tenant.class_name("plain"), &kube::api::DeleteParams::default()).await.unwrap();
+    tenant.delete("data").await;
+    tenant.is_told("data", &["ProvisioningCleanupFailed:"]).await;
+    drop(controller);
+    server.plan(|_| Fault::None);
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.claim_gone("data").await;
+    assert!(ours(&tenant, "doubt-").is_empty());
+    assert!(tenant.volumes_here().await.is_empty());
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_refusal_is_never_taken_for_success() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("refusals", ALICE).await;
+    let server = Faulty::before(SERVER, |_| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({}), json!({})).await;
+    tenant.claim("early", "plain").await;
+    let early = tenant.bound("early").await;
+
+    server.plan(|_| Fault::Refuse(403, "AccessDenied"));
+    tenant.claim("late", "plain").await;
+    tenant.is_told("late", &["ProvisioningFailed:", "AccessDenied"]).await;
+    tenant.delete("early").await;
+    tenant.is_told(&early.name_any(), &["VolumeFailedDelete:", "AccessDenied", "s3:DeleteBucket"]).await;
+    tenant.stays_unbound("late").await;
+    assert!(tenant.has_bucket(&handle(&early)), "nothing was deleted");
+    assert_eq!(tenant.volumes_here().await, BTreeSet::from([early.name_any()]), "and the volume says so");
+
+    server.plan(|_| Fault::None);
+    let late = tenant.bound("late").await;
+    tenant.volume_gone(&early.name_any()).await;
+    assert!(!tenant.has_bucket(&handle(&early)) && tenant.has_bucket(&handle(&late)));
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_claim_costs_one_request_and_its_end_another() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("requests", ALICE).await;
+    let server = Faulty::before(SERVER, |_| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({}), json!({})).await;
+    for number in 0..20 {
+        tenant.claim(&format!("data-{number}"), "plain").await;
+    }
+    for number in 0..20 {
+        tenant.bound(&format!("data-{number}")).await;
+        tenant.delete(&format!("data-{number}")).await;
+    }
+    eventually("every volume is gone", LIMIT, || async {
+        let left = tenant.volumes_here().await.len();
+        Seen::some((left == 0).then_some(()), left)
+    })
+    .await;
+    let mut requests = BTreeMap::<String, usize>::new();
+    for request in server.seen() {
+        *requests.entry(request).or_default() += 1;
+    }
+    assert_eq!(requests.len(), 40, "{requests:?}");
+    assert!(requests.values().all(|count| *count == 1), "{requests:?}");
+    drop(controller);
+}

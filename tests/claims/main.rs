@@ -1,0 +1,10 @@
+//! Buckets for claims: a real API server and binder, a real S3 server, and our controller between them.
+
+mod crashes;
+mod credentials;
+mod faults;
+mod modes;
+mod objects;
+mod prefixes;
+mod sanity;
+mod transport;

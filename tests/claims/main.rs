@@ -2,6 +2,7 @@
 
 mod crashes;
 mod credentials;
+mod examples;
 mod faults;
 mod modes;
 mod objects;

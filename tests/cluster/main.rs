@@ -6,6 +6,7 @@ mod examples;
 mod journeys;
 mod object_store;
 mod pods;
+mod provision;
 mod refusals;
 mod restarts;
 mod story;

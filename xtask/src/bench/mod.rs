@@ -6,6 +6,7 @@ mod figures;
 mod ground;
 mod inside;
 mod mount;
+mod provision;
 
 use std::path::PathBuf;
 
@@ -34,6 +35,8 @@ enum Name {
     Controller,
     /// Mounts as workloads wait for them, on a real node: where a cold one's time goes, detach, memory, processor.
     Mount,
+    /// Claims, from their creation to a bound volume with a bucket: one, and 200 at once.
+    Provision,
     /// The mount process against plain requests to the same S3 server.
     Data,
 }
@@ -43,6 +46,7 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
         Name::Data => data::measure(cache, wanted.repetitions, wanted.mount_s3.as_deref())?.publish("data"),
         Name::Mount => mount::measure(cache, wanted.repetitions)?.publish("mount"),
+        Name::Provision => provision::measure(cache, wanted.repetitions)?.publish("provision"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

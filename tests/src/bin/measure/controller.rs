@@ -302,7 +302,7 @@ fn pod(name: &str, node: Option<&str>, claims: &[&str]) -> Pod {
     .unwrap()
 }
 
-fn resident_mb(controller: &Controller) -> f64 {
+pub(crate) fn resident_mb(controller: &Controller) -> f64 {
     let status =
         std::fs::read_to_string(format!("/proc/{}/status", controller.pid().as_raw_nonzero())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -330,7 +330,7 @@ fn difference(before: &BTreeMap<String, f64>, after: &BTreeMap<String, f64>, kin
     total(after) - total(before)
 }
 
-fn percentile(samples: &[f64], percent: usize) -> f64 {
+pub(crate) fn percentile(samples: &[f64], percent: usize) -> f64 {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[(sorted.len() * percent / 100).min(sorted.len() - 1)]

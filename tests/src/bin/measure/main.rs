@@ -3,6 +3,7 @@
 mod controller;
 mod data;
 mod mount;
+mod provision;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,8 @@ fn main() {
         ["data"] => data::measure(None),
         ["data", folder] => data::measure(Some(folder)),
         ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
-        _ => panic!("measure what? `controller`, `data` or `mount`"),
+        ["provision"] => in_runtime(provision::measure()),
+        _ => panic!("measure what? `controller`, `data`, `mount` or `provision`"),
     };
     println!("{}", serde_json::to_string(&samples).unwrap());
 }

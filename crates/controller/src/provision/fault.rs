@@ -140,19 +140,15 @@ impl Fault {
     /// An answer that never came.
     pub(super) fn of_connection(call: &Call<'_>, connecting: bool, error: &(dyn StdError + 'static)) -> Self {
         let mut said = error.to_string();
-        let (mut cause, mut untrusted) = (Some(error), false);
+        let mut cause = Some(error);
         while let Some(error) = cause {
             let text = error.to_string();
             if !said.contains(&text) {
                 said = format!("{said}: {text}");
             }
-            // The error inside an I/O error is not its source.
-            let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-            let inner = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-            untrusted |= error.is::<rustls::Error>() || inner.is_some();
             cause = error.source();
         }
-        let kind = match (untrusted, connecting) {
+        let kind = match (is_of_tls(error), connecting) {
             (true, _) => Kind::Untrusted,
             (false, true) => Kind::Unreachable,
             (false, false) => Kind::Cut,
@@ -276,6 +272,18 @@ impl fmt::Display for Fault {
 
 impl StdError for Fault {}
 
+/// Whether it comes from the handshake. The error inside an I/O error is not its source, and there may be several of them
+/// around it.
+fn is_of_tls(error: &(dyn StdError + 'static)) -> bool {
+    if error.is::<rustls::Error>() {
+        return true;
+    }
+    if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+        return is_of_tls(inner);
+    }
+    error.source().is_some_and(is_of_tls)
+}
+
 /// What was asked for, as far as sentences need it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
@@ -350,7 +358,7 @@ mod tests {
     #[test]
     fn an_untrusted_certificate_is_told_apart() {
         let inner = rustls::Error::General("unknown issuer".to_owned());
-        let fault = Fault::of_connection(&CALL, true, &io::Error::other(inner));
+        let fault = Fault::of_connection(&CALL, true, &io::Error::other(io::Error::other(inner)));
         assert_eq!((fault.kind, fault.code()), (Kind::Untrusted, Code::FailedPrecondition));
     }
 }

@@ -87,7 +87,11 @@ impl Kind for Claims {
     type Object = SlimClaim;
     const NAME: &'static str = "claims";
     fn set(world: &mut World, claim: SlimClaim) -> Vec<Key> {
-        Claim::of(&claim).map(|claim| world.provision.set_claim(claim)).unwrap_or_default()
+        match Claim::of(&claim) {
+            Some(claim) => world.provision.set_claim(claim),
+            // It was ours, perhaps.
+            None => Self::remove(world, &Self::id(&claim)),
+        }
     }
     fn id(claim: &SlimClaim) -> String {
         format!("{}/{}", claim.namespace().unwrap_or_default(), claim.name_any())

@@ -7,6 +7,8 @@ use std::io;
 
 use tonic::Code;
 
+use super::kind::Kind;
+
 /// What is asked of the S3 server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
@@ -24,85 +26,6 @@ impl Operation {
             Self::DeleteBucket => "DeleteBucket",
             Self::ListObjects => "ListBucket",
             Self::DeleteObjects => "DeleteObject",
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    WrongSecret,
-    UnknownKey,
-    Expired,
-    Clock,
-    WrongRegion,
-    Denied,
-    /// The bucket belongs to another account.
-    Taken,
-    /// The bucket is there, and ours.
-    Owned,
-    BadName,
-    Full,
-    Missing,
-    NotEmpty,
-    Busy,
-    Broken,
-    Refused,
-    Unreachable,
-    Untrusted,
-    Late,
-    Cut,
-}
-
-impl Kind {
-    fn of(status: u16, code: &str) -> Self {
-        match code {
-            "SignatureDoesNotMatch" => Self::WrongSecret,
-            "InvalidAccessKeyId" => Self::UnknownKey,
-            "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" => Self::Expired,
-            "RequestTimeTooSkewed" | "RequestExpired" => Self::Clock,
-            "AuthorizationHeaderMalformed"
-            | "AuthorizationQueryParametersError"
-            | "IllegalLocationConstraintException"
-            | "InvalidLocationConstraint"
-            | "InvalidRegionName"
-            | "PermanentRedirect" => Self::WrongRegion,
-            "BucketAlreadyExists" => Self::Taken,
-            "BucketAlreadyOwnedByYou" => Self::Owned,
-            "InvalidBucketName" => Self::BadName,
-            "TooManyBuckets" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => Self::Full,
-            "NoSuchBucket" => Self::Missing,
-            "BucketNotEmpty" => Self::NotEmpty,
-            "SlowDown" | "Throttling" | "ServiceUnavailable" => Self::Busy,
-            _ => match status {
-                401 | 403 => Self::Denied,
-                429 | 503 => Self::Busy,
-                500.. => Self::Broken,
-                // A redirect is to where the bucket's region is.
-                300..=399 => Self::WrongRegion,
-                _ => Self::Refused,
-            },
-        }
-    }
-
-    /// Whether the request may have had its effect all the same.
-    fn is_ambiguous(self) -> bool {
-        match self {
-            Self::Busy | Self::Broken | Self::Late | Self::Cut => true,
-            Self::WrongSecret
-            | Self::UnknownKey
-            | Self::Expired
-            | Self::Clock
-            | Self::WrongRegion
-            | Self::Denied
-            | Self::Taken
-            | Self::Owned
-            | Self::BadName
-            | Self::Full
-            | Self::Missing
-            | Self::NotEmpty
-            | Self::Refused
-            | Self::Unreachable
-            | Self::Untrusted => false,
         }
     }
 }
@@ -163,18 +86,7 @@ impl Fault {
 
     /// What a caller of the CSI service is told to do about it.
     pub fn code(&self) -> Code {
-        match self.kind {
-            Kind::WrongSecret | Kind::UnknownKey | Kind::Expired => Code::Unauthenticated,
-            Kind::Denied => Code::PermissionDenied,
-            Kind::Taken | Kind::Owned => Code::AlreadyExists,
-            Kind::WrongRegion | Kind::BadName => Code::InvalidArgument,
-            Kind::Full => Code::ResourceExhausted,
-            Kind::Clock | Kind::Missing | Kind::NotEmpty | Kind::Refused | Kind::Untrusted => {
-                Code::FailedPrecondition
-            }
-            Kind::Busy | Kind::Broken | Kind::Unreachable | Kind::Cut => Code::Unavailable,
-            Kind::Late => Code::DeadlineExceeded,
-        }
+        self.kind.code()
     }
 }
 

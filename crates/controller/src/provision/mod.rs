@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`storage_class`] says what a class asks for, with [`template`]s; [`naming`] and [`prefix`] what a
 //! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`], which answers
-//! with a [`fault`] or not. [`rpc`] lets a csi-provisioner do that, with a [`memory`].
+//! with a [`fault`] of some [`kind`] or not. [`rpc`] lets a csi-provisioner do that, with a [`memory`].
 //!
 //! Without one: the [`ledger`] knows the [`claim`]s that wait and the volumes to [`reclaim`]; the [`provisioner`] makes an
 //! [`order`] of each, [`write`]s, [`tell`]s, and has [`patience`].
@@ -10,6 +10,7 @@
 pub mod claim;
 pub mod credentials;
 pub mod fault;
+pub mod kind;
 pub mod ledger;
 pub mod memory;
 pub mod naming;

@@ -21,7 +21,8 @@ use thiserror::Error;
 use url::Url;
 
 use super::credentials::Keys;
-use super::fault::{Call, Fault, Kind, Operation};
+use super::fault::{Call, Fault, Operation};
+use super::kind::Kind;
 use crate::metrics::S3Calls;
 
 /// csi-provisioner gives up after 10 s: the answer must be there before, so that it hears what is wrong.

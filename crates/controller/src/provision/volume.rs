@@ -7,7 +7,8 @@ use thiserror::Error;
 use tonic::Code;
 
 use super::credentials::{DriverKeys, Keys, KeysError};
-use super::fault::{Fault, Kind};
+use super::fault::Fault;
+use super::kind::Kind;
 use super::naming::{Deletion, VolumeId};
 use super::prefix::Prefix;
 use super::server::{Account, Server};

@@ -46,3 +46,20 @@ async fn a_server_that_is_not_trusted_or_not_there_is_named() {
         assert!(controller.stop().success());
     }
 }
+
+#[tokio::test]
+async fn authorities_may_come_later() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("authorities", ALICE).await;
+    tenant.class("plain", json!({}), json!({})).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca-bundle.crt");
+    let arguments = [format!("--endpoint-url={ENDPOINT_TLS}"), format!("--ca-bundle={}", file.display())];
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let controller = Controller::start(&tenant.here.client, &arguments).await;
+    tenant.claim("data", "plain").await;
+    tenant.is_told("data", &["ProvisioningFailed:", "is not trusted"]).await;
+    std::fs::copy(tenant.here.cluster.authority(), &file).unwrap();
+    tenant.bound("data").await;
+    drop(controller);
+}

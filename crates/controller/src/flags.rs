@@ -58,7 +58,7 @@ pub struct Flags {
     #[arg(long, env = "CSI_SOCKET")]
     pub csi_socket: Option<PathBuf>,
 
-    /// URL of the S3 endpoint that buckets are made at.
+    /// URL of the S3 endpoint that buckets are made at; Amazon's for the region if empty.
     #[arg(long, env = "AWS_ENDPOINT_URL", default_value = "")]
     pub endpoint_url: String,
 

@@ -50,10 +50,6 @@ pub enum RunError {
     Probes { address: std::net::SocketAddr, source: std::io::Error },
     #[error("cannot ask the API server what it is: {0}")]
     Discovery(#[source] Box<kube::Error>),
-    #[error(
-        "AWS_ENDPOINT_URL (--endpoint-url) must be set: buckets are made there; or provision nothing (--provisioning=off)"
-    )]
-    NoEndpoint,
     #[error(transparent)]
     Server(#[from] ServerError),
     #[error("cannot listen on {path} (--csi-socket): {source}")]
@@ -139,9 +135,6 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
 fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, RunError> {
     if flags.provisioning == Provisioning::Off && flags.csi_socket.is_none() {
         return Ok(None);
-    }
-    if flags.endpoint_url.is_empty() {
-        return Err(RunError::NoEndpoint);
     }
     let (endpoint, region) = (&flags.endpoint_url, &flags.region);
     let calls = metrics.s3_calls.clone();

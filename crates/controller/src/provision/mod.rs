@@ -8,6 +8,7 @@
 //! [`order`] of each, [`write`]s, [`tell`]s, and has [`patience`].
 
 pub mod claim;
+mod connection;
 pub mod credentials;
 pub mod fault;
 pub mod kind;

@@ -1,18 +1,11 @@
 //! The only caller of the S3 server: one signed request, one answer or a [`Fault`], no retries underneath.
 
 use std::io::Cursor;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
 use rusty_s3::actions::{
     CreateBucket, DeleteBucket, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
 };
@@ -20,6 +13,7 @@ use rusty_s3::{Bucket, Credentials, UrlStyle};
 use thiserror::Error;
 use url::Url;
 
+use super::connection::Connections;
 use super::credentials::Keys;
 use super::fault::{Call, Fault, Operation};
 use super::kind::Kind;
@@ -27,11 +21,6 @@ use crate::metrics::S3Calls;
 
 /// csi-provisioner gives up after 10 s: the answer must be there before, so that it hears what is wrong.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// A server that is there answers within a round trip.
-const CONNECT_WITHIN: Duration = Duration::from_secs(3);
-/// Shorter than what servers and proxies keep idle connections for: one that ends just as it is used costs a retry.
-const IDLE_FOR: Duration = Duration::from_secs(4);
-const IDLE_CONNECTIONS: usize = 16;
 /// The largest answer is a list of a thousand keys, of a kilobyte each.
 const LARGEST_ANSWER_BYTES: usize = 8 << 20;
 /// The clocks may differ this much.
@@ -43,10 +32,6 @@ const DEFAULT_REGION: &str = "us-east-1";
 pub enum ServerError {
     #[error("the S3 endpoint is `{0}` (--endpoint-url), which is not the URL of a server: {1}")]
     Endpoint(String, String),
-    #[error("cannot read the trusted authorities in {path} (--ca-bundle): {error}")]
-    Authorities { path: PathBuf, error: String },
-    #[error("cannot find the system's trusted authorities: {0}")]
-    SystemAuthorities(#[source] std::io::Error),
 }
 
 /// How buckets are named in requests.
@@ -59,10 +44,8 @@ pub enum Addressing {
     Virtual,
 }
 
-type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Cursor<Vec<u8>>>>;
-
 pub struct Server {
-    client: HttpClient,
+    connections: Connections,
     endpoint: Url,
     /// As people write it, for comparisons and sentences.
     pub address: String,
@@ -88,30 +71,23 @@ impl Server {
         authorities: Option<&Path>,
         calls: S3Calls,
     ) -> Result<Self, ServerError> {
-        let address = endpoint.trim_end_matches('/').to_owned();
+        let region = if region.is_empty() { DEFAULT_REGION } else { region };
+        let address = match endpoint.trim_end_matches('/') {
+            // Amazon's, as for mounts.
+            "" => format!("https://s3.{region}.amazonaws.com"),
+            address => address.to_owned(),
+        };
         let unusable = |error: String| ServerError::Endpoint(address.clone(), error);
         let url: Url = address.parse().map_err(|error: url::ParseError| unusable(error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
             return Err(unusable("it needs http:// or https:// and a host".to_owned()));
         }
-        let mut connector = HttpConnector::new();
-        connector.enforce_http(false);
-        connector.set_nodelay(true);
-        connector.set_connect_timeout(Some(CONNECT_WITHIN));
-        let builder = HttpsConnectorBuilder::new();
-        let builder = match authorities {
-            Some(path) => builder.with_tls_config(trusting(path)?),
-            None => builder.with_native_roots().map_err(ServerError::SystemAuthorities)?,
-        };
-        let mut client = Client::builder(TokioExecutor::new());
-        client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_FOR);
-        client.pool_max_idle_per_host(IDLE_CONNECTIONS);
         Ok(Self {
-            client: client.build(builder.https_or_http().enable_http1().wrap_connector(connector)),
+            connections: Connections::new(authorities),
             endpoint: url,
             address,
             addressing,
-            region: if region.is_empty() { DEFAULT_REGION.to_owned() } else { region.to_owned() },
+            region: region.to_owned(),
             calls,
         })
     }
@@ -243,7 +219,7 @@ impl Server {
         let request = request
             .body(Full::new(Cursor::new(order.body.into_bytes())))
             .map_err(|error| Fault::new(Kind::BadName, call, error.to_string()))?;
-        let answer = self.client.request(request).await;
+        let answer = self.connections.client().request(request).await;
         let answer = answer.map_err(|error| Fault::of_connection(call, error.is_connect(), &error))?;
         let status = answer.status();
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES).collect().await;
@@ -259,15 +235,4 @@ struct Ordered {
     method: Method,
     body: String,
     md5: Option<String>,
-}
-
-fn trusting(path: &Path) -> Result<ClientConfig, ServerError> {
-    let failed = |error: String| ServerError::Authorities { path: path.to_owned(), error };
-    let mut roots = RootCertStore::empty();
-    let certificates = CertificateDer::pem_file_iter(path).map_err(|error| failed(error.to_string()))?;
-    let (added, _) = roots.add_parsable_certificates(certificates.filter_map(Result::ok));
-    if added == 0 {
-        return Err(failed("it has no certificate".to_owned()));
-    }
-    Ok(ClientConfig::builder().with_root_certificates(roots).with_no_client_auth())
 }

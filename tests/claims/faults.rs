@@ -90,6 +90,27 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     drop(controller);
 }
 
+/// A class cannot be edited, but made anew under its name.
+#[tokio::test]
+async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("changing", ALICE).await;
+    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "changing-old"}), json!({})).await;
+    tenant.claim("data", "plain").await;
+    tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
+    let classes = kube::Api::<k8s_openapi::api::storage::v1::StorageClass>::all(tenant.here.client.clone());
+    classes.delete(&tenant.class_name("plain"), &kube::api::DeleteParams::default()).await.unwrap();
+    tenant.class("plain", json!({"bucketNamePrefix": "changing-new"}), json!({})).await;
+    server.plan(|_| Fault::None);
+    let volume = tenant.bound("data").await;
+    assert_eq!(ours(&tenant, "changing-"), BTreeSet::from([handle(&volume)]));
+    assert!(handle(&volume).starts_with("changing-new-"), "{}", handle(&volume));
+    drop(controller);
+}
+
 #[tokio::test]
 async fn a_refusal_is_never_taken_for_success() {
     let _running = controller::none().await;

@@ -34,4 +34,21 @@ mod tests {
             assert!(code.lines().nth(1).is_some_and(|line| line.ends_with(&hash)), "run `cargo xtask gen`");
         }
     }
+
+    /// What holds secrets cannot be printed, and so not be logged by mistake.
+    #[test]
+    fn messages_with_secrets_have_no_debug() {
+        let (definition, code) = (include_str!("../proto/csi.proto"), include_str!("generated/csi.rs"));
+        let messages = definition.split("\nmessage ").skip(1).filter(|message| {
+            let fields = message.split("\n}").next().unwrap_or_default();
+            fields.contains("map<string, string> secrets")
+        });
+        let names: Vec<&str> = messages.filter_map(|message| message.split(' ').next()).collect();
+        assert!(names.len() > 3, "{names:?}");
+        for name in names {
+            let (before, _) = code.split_once(&format!("pub struct {name} {{")).unwrap();
+            let attributes = before.rsplit("\n}").next().unwrap_or_default();
+            assert!(attributes.contains("skip_debug"), "{name}");
+        }
+    }
 }

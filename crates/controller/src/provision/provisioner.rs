@@ -78,8 +78,9 @@ impl Provisioner {
     }
 
     pub async fn claim(&self, namespace: &str, name: &str) -> Outcome {
-        let Some(claim) = self.world().provision.claim(namespace, name) else { return Outcome::Done };
         let key = Key::Claim(namespace.to_owned(), name.to_owned());
+        let known = self.world().provision.claim(namespace, name);
+        let Some(claim) = known else { return self.finish(&key, Ok(()), drop) };
         let need = claim.need();
         // A claim that is to go need not wait for what kept it from being provisioned.
         if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
@@ -92,7 +93,7 @@ impl Provisioner {
                 (Ok(()), Reason::ProvisioningFailed)
             }
             Need::Provision => (self.provision(&claim).await, Reason::ProvisioningFailed),
-            Need::Settle => (self.settle(&claim).await, Reason::ProvisioningCleanupFailed),
+            Need::Settle => (self.settle(&claim).await.map(drop), Reason::ProvisioningCleanupFailed),
         };
         self.finish(&key, done, |message| self.teller.tell(tell::claim(&claim), reason, message))
     }
@@ -141,7 +142,11 @@ impl Provisioner {
             return Err(error.into());
         }
         let volume = order.persistent_volume(&claim, &class, &self.identity);
-        self.writer.create_volume(&volume, &claim).await?;
+        let written = self.writer.create_volume(&volume, &claim).await?;
+        if written != order.id.to_string() {
+            // An earlier volume, of the class's old self, has not reached the claim yet: one is enough.
+            self.undo(&claim).await?;
+        }
         let (namespace, name, volume) = (&claim.namespace, &claim.name, volume.name_any());
         tracing::info!(namespace, claim = name, volume, volume_id = %order.id, "claim provisioned");
         self.release(&claim).await?;
@@ -152,37 +157,45 @@ impl Provisioner {
 
     /// From here on a claim that is deleted waits for us. A prefix leaves nothing to undo.
     async fn begin(&self, claim: &Claim, order: &Order) -> Result<Claim, ProvisionError> {
-        if claim.is_begun() || matches!(order.id, VolumeId::Prefix { .. }) {
-            return Ok(claim.clone());
-        }
         let begun = Begun::new(&order.id, order.provisioner_secret.as_ref(), order.region.as_deref());
-        let claim = self.writer.begin(claim, &begun).await?;
+        let before = claim.begun().map(|(_, before)| before);
+        let mut claim = claim.clone();
+        if claim.is_begun() && before.as_ref() != Some(&begun) {
+            // The class is not what it was: what was begun under its old self goes first.
+            claim = self.settle(&claim).await?;
+        }
+        if claim.is_begun() || matches!(order.id, VolumeId::Prefix { .. }) {
+            return Ok(claim);
+        }
+        let claim = self.writer.begin(&claim, &begun).await?;
         // What the watch will tell of this write is no news.
         self.world().provision.set_claim(claim.clone());
         Ok(claim)
     }
 
-    async fn release(&self, claim: &Claim) -> Result<(), ProvisionError> {
-        if !claim.is_begun() {
-            return Ok(());
-        }
-        if let Some(claim) = self.writer.release(claim).await? {
-            self.world().provision.set_claim(claim);
-        }
-        Ok(())
+    /// Takes the mark away; the claim as it is then, or as it was if that was its end.
+    async fn release(&self, claim: &Claim) -> Result<Claim, ProvisionError> {
+        let released = if claim.is_begun() { self.writer.release(claim).await? } else { None };
+        let Some(released) = released else { return Ok(claim.clone()) };
+        self.world().provision.set_claim(released.clone());
+        Ok(released)
     }
 
     /// A claim that was begun and is deleted, or has a volume: what has no volume is undone.
-    async fn settle(&self, claim: &Claim) -> Result<(), ProvisionError> {
-        if !self.writer.has_volume(claim).await?
-            && let Some((id, begun)) = claim.begun()
-        {
-            let keys = self.keys(begun.secret().as_ref()).await?;
-            let gone =
-                self.volumes.delete(&id, Account { keys: &keys, region: begun.region.as_deref() }).await?;
-            tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");
+    async fn settle(&self, claim: &Claim) -> Result<Claim, ProvisionError> {
+        if !self.writer.has_volume(claim).await? {
+            self.undo(claim).await?;
         }
         self.release(claim).await
+    }
+
+    async fn undo(&self, claim: &Claim) -> Result<(), ProvisionError> {
+        let Some((id, begun)) = claim.begun() else { return Ok(()) };
+        let keys = self.keys(begun.secret().as_ref()).await?;
+        let account = Account { keys: &keys, region: begun.region.as_deref() };
+        let gone = self.volumes.delete(&id, account).await?;
+        tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");
+        Ok(())
     }
 
     /// A volume that nobody claims any more, or whose policy was changed.

@@ -85,18 +85,19 @@ impl Writer {
         Ok(None)
     }
 
-    /// One that is there already and is the claim's own is as good: an earlier answer was lost.
-    pub async fn create_volume(&self, volume: &PersistentVolume, claim: &Claim) -> Result<(), WriteError> {
+    /// One that is there already and is the claim's own is as good: an earlier answer was lost. Returns what is behind it.
+    pub async fn create_volume(
+        &self,
+        volume: &PersistentVolume,
+        claim: &Claim,
+    ) -> Result<String, WriteError> {
+        let handle = |volume: SlimVolume| volume.spec.csi.map(|csi| csi.volume_handle).unwrap_or_default();
         match answered("create_volume", self.volumes.create(&PostParams::default(), volume)).await {
-            Ok(_) => Ok(()),
+            Ok(written) => Ok(written.spec.and_then(|spec| spec.csi).unwrap_or_default().volume_handle),
             Err(WriteError::Outdated { .. }) => {
                 let name = volume.name_any();
                 let found = answered("read_volume", self.slim_volumes.get_opt(&name)).await?;
-                if found.is_some_and(|found| is_of(&found, claim)) {
-                    Ok(())
-                } else {
-                    Err(WriteError::Taken(name))
-                }
+                found.filter(|found| is_of(found, claim)).map(handle).ok_or(WriteError::Taken(name))
             }
             Err(error) => Err(error),
         }

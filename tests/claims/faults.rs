@@ -26,14 +26,15 @@ fn ours(tenant: &Tenant, beginning: &str) -> BTreeSet<String> {
 async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_along() {
     let _running = controller::none().await;
     let tenant = Tenant::set("faults", ALICE).await;
-    // One request of two gets through unharmed.
-    let server = Faulty::before(SERVER, |number| match number % 10 {
+    // About half of the requests are harmed, in no order that retries could fall in step with, until it is enough.
+    let server = Faulty::before(SERVER, |number| match (number * 2_654_435_761 >> 7) % 10 {
+        _ if number > 300 => Fault::None,
         0 => Fault::DropAnswer,
-        2 => Fault::Refuse(503, "SlowDown"),
-        4 => Fault::Lie(500, "InternalError"),
-        6 => Fault::Cut,
-        8 if number < 20 => Fault::Delay(TOO_LATE),
-        8 => Fault::Lie(503, "SlowDown"),
+        1 => Fault::Refuse(503, "SlowDown"),
+        2 => Fault::Lie(500, "InternalError"),
+        3 => Fault::Cut,
+        4 if number < 40 => Fault::Delay(TOO_LATE),
+        4 => Fault::Lie(503, "SlowDown"),
         _ => Fault::None,
     });
     let endpoint = format!("--endpoint-url={}", server.url());

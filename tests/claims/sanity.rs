@@ -22,7 +22,8 @@ async fn the_controller_service_passes() {
     let kubelet = Kubelet::default();
     let node = NodeProgram::start(&tenant.here.client, "sanity", &kubelet, &["--registration=off"]).await;
     let before = tenant.buckets();
-    let report = sanity::run(&kubelet.csi_socket(), Some(Path::new(socket)), &["Node Service"], &[]);
+    let target = kubelet.target("0b8de1f7-5d0e-4b43-8f4c-3b1c2f0d9a77", "volume");
+    let report = sanity::run(&kubelet.csi_socket(), Path::new(socket), &target, &["Node Service"]);
     assert_eq!(report.failed, [""; 0]);
     let ours = report.skipped.iter().filter(|name| !name.contains("Node Service")).collect::<Vec<_>>();
     assert_eq!(ours, SKIPPED, "what is skipped is what we do not offer");

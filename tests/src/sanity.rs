@@ -1,6 +1,8 @@
 //! csi-sanity, the interface's own test, on sockets of ours.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -17,20 +19,27 @@ pub struct Report {
     pub failed: Vec<String>,
 }
 
-/// `socket` has the identity service and those services that the tests of `focus` are about; `controller`, if it is
-/// another one, has the controller service.
-pub fn run(socket: &Path, controller: Option<&Path>, without: &[&str], more: &[String]) -> Report {
+/// `node` and `controller` are sockets of these services; `target` is where a volume would be mounted. Tests whose names
+/// match one of `without` are left out.
+pub fn run(node: &Path, controller: &Path, target: &Path, without: &[&str]) -> Report {
     let folder = tempfile::tempdir().unwrap();
     let report = folder.path().join("report.json");
     let mut command = Command::new(cluster().programs().unwrap().tool("csi-sanity"));
-    command.arg(format!("--csi.endpoint={}", socket.display()));
-    command.args(controller.map(|socket| format!("--csi.controllerendpoint={}", socket.display())));
+    command.arg(format!("--csi.endpoint={}", node.display()));
+    command.arg(format!("--csi.controllerendpoint={}", controller.display()));
     command.args(without.iter().map(|part| format!("--ginkgo.skip={part}")));
     command.arg(format!("--ginkgo.json-report={}", report.display()));
+    // kubelet has paths of its own, which a command may say.
+    let path = folder.path().join("path.sh");
+    let script =
+        format!("#!/bin/sh\nmkdir -p {0}\necho {1}\n", target.parent().unwrap().display(), target.display());
+    fs::write(&path, script).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    command.arg(format!("--csi.createmountpathcmd={}", path.display()));
     command.arg(format!("--csi.mountdir={}", folder.path().join("target").display()));
     command.arg(format!("--csi.stagingdir={}", folder.path().join("staging").display()));
-    let output = command.args(more).output().unwrap();
-    let text = std::fs::read_to_string(&report)
+    let output = command.output().unwrap();
+    let text = fs::read_to_string(&report)
         .unwrap_or_else(|_| panic!("no report: {}", String::from_utf8_lossy(&output.stdout)));
     let suites: Vec<Value> = serde_json::from_str(&text).unwrap();
     let mut result = Report::default();

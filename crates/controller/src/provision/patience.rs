@@ -10,6 +10,8 @@ use crate::world::Key;
 /// A dropped connection is soon over; a missing Secret lasts until somebody makes it, who then waits for us.
 const FIRST: Duration = Duration::from_millis(250);
 const LAST: Duration = Duration::from_mins(1);
+/// Whoever is due is looked at within this long, unless it is gone.
+const FORGET_AFTER: Duration = Duration::from_mins(5);
 /// Of the wait, at most, in one hundredth: claims that failed together come back apart.
 const SPREAD_PERCENT: u32 = 30;
 
@@ -23,9 +25,16 @@ impl Patience {
         due.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 
+    /// It is done, and what follows is up to others: not again before this long.
+    pub fn rest(&self, key: &Key, now: Instant, rest: Duration) {
+        self.waits().insert(key.clone(), (0, now + rest));
+    }
+
     /// It failed: how long to wait.
     pub fn lose(&self, key: &Key, now: Instant) -> Duration {
         let mut waits = self.waits();
+        // Of those that are no more.
+        waits.retain(|_, (_, due)| *due + FORGET_AFTER > now);
         let failures = waits.get(key).map_or(0, |(failures, _)| *failures);
         let wait = wait(key, failures);
         waits.insert(key.clone(), (failures.saturating_add(1), now + wait));
@@ -66,6 +75,10 @@ mod tests {
         assert!(others.len() > 5, "{others:?}");
         assert!(patience.left(&key("a"), now).is_some());
         assert_eq!(patience.left(&key("a"), now + LAST), None);
+        patience.lose(&key("c"), now + LAST + FORGET_AFTER);
+        assert_eq!(patience.waits().len(), 1, "the others are no more");
+        patience.rest(&key("a"), now, FIRST);
+        assert_eq!(patience.left(&key("a"), now), Some(FIRST));
         patience.regain(&key("a"));
         assert_eq!(patience.left(&key("a"), now), None);
     }

@@ -27,6 +27,9 @@ use crate::dispatch::Outcome;
 use crate::slim::SlimVolume;
 use crate::world::{Key, World};
 
+/// The binder takes milliseconds. Until then the claim looks as if it still waited for a volume.
+const BOUND_WITHIN: Duration = Duration::from_secs(20);
+
 #[derive(Debug, Error)]
 enum ProvisionError {
     #[error("the claim names no StorageClass")]
@@ -78,31 +81,43 @@ impl Provisioner {
     }
 
     pub async fn claim(&self, namespace: &str, name: &str) -> Outcome {
-        let key = Key::Claim(namespace.to_owned(), name.to_owned());
-        let known = self.world().provision.claim(namespace, name);
-        let Some(claim) = known else { return self.finish(&key, Ok(()), drop) };
+        let Some(claim) = self.world().provision.claim(namespace, name) else { return Outcome::Done };
+        // By UID: a claim that is made again under its name need not wait for what kept the first one.
+        let key = Key::Claim(namespace.to_owned(), claim.uid.clone());
         let need = claim.need();
         // A claim that is to go need not wait for what kept it from being provisioned.
         if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
             return Outcome::Again(left);
         }
         let (done, reason) = match need {
-            Need::Nothing => (Ok(()), Reason::ProvisioningFailed),
+            Need::Nothing => (Ok(Duration::ZERO), Reason::ProvisioningFailed),
             Need::Refuse(refusal) => {
                 self.teller.tell(tell::claim(&claim), Reason::ProvisioningFailed, refusal.to_string());
-                (Ok(()), Reason::ProvisioningFailed)
+                (Ok(Duration::ZERO), Reason::ProvisioningFailed)
             }
             Need::Provision => (self.provision(&claim).await, Reason::ProvisioningFailed),
-            Need::Settle => (self.settle(&claim).await.map(drop), Reason::ProvisioningCleanupFailed),
+            Need::Settle => {
+                (self.settle(&claim).await.map(|_| Duration::ZERO), Reason::ProvisioningCleanupFailed)
+            }
         };
         self.finish(&key, done, |message| self.teller.tell(tell::claim(&claim), reason, message))
     }
 
-    fn finish(&self, key: &Key, done: Result<(), ProvisionError>, tell: impl FnOnce(String)) -> Outcome {
+    /// `done` with how long it may rest.
+    fn finish(
+        &self,
+        key: &Key,
+        done: Result<Duration, ProvisionError>,
+        tell: impl FnOnce(String),
+    ) -> Outcome {
         match done {
-            Ok(()) => {
+            Ok(Duration::ZERO) => {
                 self.patience.regain(key);
                 Outcome::Done
+            }
+            Ok(rest) => {
+                self.patience.rest(key, Instant::now(), rest);
+                Outcome::Again(rest)
             }
             Err(error) if error.is_outdated() => {
                 tracing::debug!(?key, %error, "decided on old knowledge");
@@ -116,7 +131,7 @@ impl Provisioner {
         }
     }
 
-    async fn provision(&self, claim: &Claim) -> Result<(), ProvisionError> {
+    async fn provision(&self, claim: &Claim) -> Result<Duration, ProvisionError> {
         if claim.class.is_empty() {
             return Err(ProvisionError::NoClass);
         }
@@ -124,7 +139,7 @@ impl Provisioner {
         let class = read("the StorageClass", classes.get_opt(&claim.class)).await?;
         let class = class.ok_or_else(|| ProvisionError::ClassMissing(claim.class.clone()))?;
         if class.provisioner != DRIVER || (waits_for_consumer(&class) && !claim.has_node()) {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
         let order = Order::of(claim, &class, &self.volumes.server.address)
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
@@ -152,7 +167,7 @@ impl Provisioner {
         self.release(&claim).await?;
         let message = format!("made volume {volume}");
         self.teller.tell(tell::claim(&claim), Reason::ProvisioningSucceeded, message);
-        Ok(())
+        Ok(BOUND_WITHIN)
     }
 
     /// From here on a claim that is deleted waits for us. A prefix leaves nothing to undo.
@@ -207,7 +222,7 @@ impl Provisioner {
         // Live: what is deleted by what a cache says may have been changed to Retain a moment ago.
         let volume = match self.writer.volume(name).await {
             Ok(Some(volume)) => volume,
-            Ok(None) => return self.finish(&key, Ok(()), drop),
+            Ok(None) => return self.finish(&key, Ok(Duration::ZERO), drop),
             Err(error) => return self.finish(&key, Err(error.into()), drop),
         };
         let done = match reclaim::need(&volume) {
@@ -223,7 +238,7 @@ impl Provisioner {
         match done {
             // Others get their turn in between.
             Ok(Gone::Partly) => Outcome::Again(Duration::ZERO),
-            done => self.finish(&key, done.map(drop), |message| {
+            done => self.finish(&key, done.map(|_| Duration::ZERO), |message| {
                 self.teller.tell(tell::volume(&volume), Reason::VolumeFailedDelete, message);
             }),
         }

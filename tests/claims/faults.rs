@@ -27,7 +27,7 @@ async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_alo
     let _running = controller::none().await;
     let tenant = Tenant::set("faults", ALICE).await;
     // About half of the requests are harmed, in no order that retries could fall in step with, until it is enough.
-    let server = Faulty::before(SERVER, |number| match (number * 2_654_435_761 >> 7) % 10 {
+    let server = Faulty::before(SERVER, |number| match ((number * 2_654_435_761) >> 7) % 10 {
         _ if number > 300 => Fault::None,
         0 => Fault::DropAnswer,
         1 => Fault::Refuse(503, "SlowDown"),

@@ -48,7 +48,7 @@ async fn exactly_the_objects_of_the_prefix_are_deleted() {
     for key in ["a b", "a&b", "a+b", "ü", "a<b>"] {
         tenant.server.put(bucket, &format!("{name}/{key}"), b"").unwrap();
     }
-    let neighbours = [format!("{name}x/file"), format!("{name}"), format!("x{name}/file"), "file".to_owned()];
+    let neighbours = [format!("{name}x/file"), name.to_string(), format!("x{name}/file"), "file".to_owned()];
     for key in &neighbours[..1] {
         tenant.server.put(bucket, key, b"").unwrap();
     }

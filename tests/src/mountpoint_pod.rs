@@ -45,13 +45,18 @@ impl MountpointPod {
 
     /// With these arguments for the mounter.
     pub fn start_with(arguments: &[&str]) -> Self {
-        let comm = tempfile::tempdir_in("/run").unwrap();
-        // As kubelet makes it for a pod with an fsGroup.
-        chown(comm.path(), Some(0), Some(USER)).unwrap();
-        fs::set_permissions(comm.path(), fs::Permissions::from_mode(0o2777)).unwrap();
-        let pod = Self::start_in(comm, arguments);
+        let pod = Self::start_in(prepared(tempfile::tempdir_in("/run").unwrap()), arguments);
         pod.listening();
         pod
+    }
+
+    /// In this folder, which is not there yet. Does not wait.
+    pub fn start_at(comm: &Path) -> Self {
+        let parent = comm.parent().unwrap();
+        fs::create_dir_all(parent).unwrap();
+        let name = comm.file_name().unwrap();
+        let comm = tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(parent).unwrap();
+        Self::start_in(prepared(comm), &[])
     }
 
     fn start_in(comm: TempDir, arguments: &[&str]) -> Self {
@@ -183,6 +188,13 @@ impl Drop for MountpointPod {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// As kubelet makes the folder for a pod with an fsGroup.
+fn prepared(comm: TempDir) -> TempDir {
+    chown(comm.path(), Some(0), Some(USER)).unwrap();
+    fs::set_permissions(comm.path(), fs::Permissions::from_mode(0o2777)).unwrap();
+    comm
 }
 
 /// A bucket that is being served.

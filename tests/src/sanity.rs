@@ -19,30 +19,35 @@ pub struct Report {
     pub failed: Vec<String>,
 }
 
-/// `node` and `controller` are sockets of these services; `target` is where a volume would be mounted. Tests whose names
-/// match one of `without` are left out.
-pub fn run(node: &Path, controller: &Path, target: &Path, without: &[&str]) -> Report {
-    let folder = tempfile::tempdir().unwrap();
-    let report = folder.path().join("report.json");
+/// `node` and `controller` are sockets of these services; volumes are mounted at `target` in `folder`, which is made and
+/// removed for each test.
+pub fn run(node: &Path, controller: &Path, folder: &Path) -> Report {
+    let place = tempfile::tempdir().unwrap();
+    let report = place.path().join("report.json");
+    let script = |name: &str, text: String| {
+        let path = place.path().join(name);
+        fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let folder = folder.display();
+    let create = script("create.sh", format!("mkdir -p {folder} && echo {folder}"));
+    let remove = script("remove.sh", format!("rmdir {folder}"));
     let mut command = Command::new(cluster().programs().unwrap().tool("csi-sanity"));
     command.arg(format!("--csi.endpoint={}", node.display()));
     command.arg(format!("--csi.controllerendpoint={}", controller.display()));
-    command.args(without.iter().map(|part| format!("--ginkgo.skip={part}")));
+    command.arg(format!("--csi.createmountpathcmd={}", create.display()));
+    command.arg(format!("--csi.removemountpathcmd={}", remove.display()));
+    command.arg(format!("--csi.stagingdir={}", place.path().join("staging").display()));
     command.arg(format!("--ginkgo.json-report={}", report.display()));
-    // kubelet has paths of its own, which a command may say.
-    let path = folder.path().join("path.sh");
-    let script =
-        format!("#!/bin/sh\nmkdir -p {0}\necho {1}\n", target.parent().unwrap().display(), target.display());
-    fs::write(&path, script).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    command.arg(format!("--csi.createmountpathcmd={}", path.display()));
-    command.arg(format!("--csi.mountdir={}", folder.path().join("target").display()));
-    command.arg(format!("--csi.stagingdir={}", folder.path().join("staging").display()));
     let output = command.output().unwrap();
     let text = fs::read_to_string(&report)
         .unwrap_or_else(|_| panic!("no report: {}", String::from_utf8_lossy(&output.stdout)));
-    let suites: Vec<Value> = serde_json::from_str(&text).unwrap();
-    let mut result = Report::default();
+    read(&serde_json::from_str::<Vec<Value>>(&text).unwrap())
+}
+
+fn read(suites: &[Value]) -> Report {
+    let mut report = Report::default();
     for test in suites.iter().filter_map(|suite| suite["SpecReports"].as_array()).flatten() {
         if test["LeafNodeType"] != "It" {
             continue;
@@ -51,13 +56,10 @@ pub fn run(node: &Path, controller: &Path, target: &Path, without: &[&str]) -> R
         let parts = parts.iter().chain([&test["LeafNodeText"]]).filter_map(Value::as_str);
         let name = parts.collect::<Vec<_>>().join(" ");
         match test["State"].as_str().unwrap_or_default() {
-            "passed" => result.passed.insert(name),
-            "skipped" | "pending" => result.skipped.insert(name),
-            _ => {
-                result.failed.push(format!("{name}: {}", test["Failure"]["Message"]));
-                true
-            }
-        };
+            "passed" => drop(report.passed.insert(name)),
+            "skipped" | "pending" => drop(report.skipped.insert(name)),
+            _ => report.failed.push(format!("{name}: {}", test["Failure"]["Message"])),
+        }
     }
-    result
+    report
 }

@@ -177,7 +177,7 @@ impl Mounter {
         let started = order.and_then(|(order, descriptor)| {
             farewell::remove_error(&self.comm);
             log::info("mount handed over", &[("volume_id", &order.volume_id), ("bucket", &order.bucket)]);
-            MountProcess::start(&self.program, order, descriptor)
+            MountProcess::start(&self.program, order, descriptor, &self.comm)
                 .map_err(|error| Refused::new(Code::Failed, error.to_string()))
         });
         match started {

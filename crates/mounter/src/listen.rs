@@ -7,7 +7,7 @@ use std::path::Path;
 use mounter::SOCKET;
 use rustix::fs::Mode;
 
-const DRAFT: &str = "mount.sock.new";
+const DRAFT: &str = "mount.new";
 
 /// Binding makes the file, and only then does anybody listen: the node, which waits for the file, would be refused in
 /// between and wait on. So it gets its name last. That also replaces the socket of a killed predecessor.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use mounter::order::Order;
@@ -37,7 +38,13 @@ pub(crate) struct MountProcess {
 impl MountProcess {
     /// The descriptor becomes its standard input: passed on without a moment in which another program could inherit it,
     /// and closed here, so that the mount ends with its server instead of leaving its users waiting.
-    pub(crate) fn start(program: &Program, order: Order, descriptor: OwnedFd) -> io::Result<Self> {
+    /// It works in the folder shared with the node: that is where the order's files are.
+    pub(crate) fn start(
+        program: &Program,
+        order: Order,
+        descriptor: OwnedFd,
+        comm: &Path,
+    ) -> io::Result<Self> {
         let path = match program {
             Program::Own => std::env::current_exe()?.with_file_name("s3-csi-mountpoint"),
             Program::MountS3(path) => path.clone(),
@@ -46,7 +53,7 @@ impl MountProcess {
         command.arg(&order.bucket).args(["/dev/fd/0", "--foreground"]).args(&order.arguments);
         // Off the cloud that address answers nobody, and every request to it costs seconds.
         command.env_clear().env("AWS_EC2_METADATA_DISABLED", "true").envs(&order.environment);
-        command.stdin(descriptor).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.current_dir(comm).stdin(descriptor).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| {
             io::Error::new(error.kind(), format!("cannot start {}: {error}", path.display()))
         })?;

@@ -8,7 +8,6 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use contract::names::COMM_IN_POD;
 use contract::volume::AuthenticationSource;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
 use thiserror::Error;
@@ -149,9 +148,9 @@ impl Keys {
     }
 }
 
-/// What tells the mount process where its keys are.
+/// What tells the mount process where its keys are: it works in the shared folder, wherever the pod has that.
 pub fn environment(mountpoint_pod: &str) -> [(String, String); 2] {
-    let file = Path::new(COMM_IN_POD).join(FOLDER).join(mountpoint_pod);
+    let file = Path::new(FOLDER).join(mountpoint_pod);
     [
         ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), file.to_string_lossy().into_owned()),
         ("AWS_PROFILE".to_owned(), PROFILE.to_owned()),

@@ -63,6 +63,8 @@ pub enum PublishError {
         "the hand-over to the Mountpoint Pod `{pod}` failed: {source}; see kubectl logs -n {namespace} {pod}"
     )]
     HandOver { pod: String, namespace: String, source: HandOverError },
+    #[error("the volume is for one pod at a time, and is still mounted at {0}: wait for that pod's end")]
+    UsedElsewhere(PathBuf),
     #[error("cannot {step} {path}: {source}")]
     Kernel { step: &'static str, path: PathBuf, source: io::Error },
 }
@@ -75,7 +77,9 @@ impl From<PublishError> for Status {
             PublishError::NoAssignment { .. }
             | PublishError::NoPod(_)
             | PublishError::NotListening { .. } => Self::deadline_exceeded(message),
-            PublishError::WrongPod { .. } => Self::failed_precondition(message),
+            PublishError::WrongPod { .. } | PublishError::UsedElsewhere(_) => {
+                Self::failed_precondition(message)
+            }
             PublishError::PodTrouble { .. } | PublishError::HandOver { .. } => Self::unavailable(message),
             PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
                 Self::internal(message)
@@ -217,6 +221,12 @@ impl Publisher {
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
         let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
         let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let pods = self.kubelet.path().join("pods");
+        let elsewhere =
+            table.copies(&source).find(|copy| copy.point.starts_with(&pods) && copy.point != publish.target);
+        if let Some(other) = elsewhere.filter(|_| publish.alone) {
+            return Err(PublishError::UsedElsewhere(other.point.clone()));
+        }
         let alive = match table.at(&source).next_back() {
             None => false,
             Some(_) if served => true,

@@ -17,8 +17,8 @@ pub(crate) const REACHES: &str = "a container that has been running since before
     mounts it with mountPropagation: HostToContainer, else after a restart";
 
 impl Publisher {
-    /// Takes everything away from the target: dead or alive, one or several upon each other, there or not. The folder is
-    /// kubelet's to remove.
+    /// Takes everything away from the target, and then its folder: dead or alive, one or several upon each other, there or
+    /// not.
     pub fn unpublish(&self, volume_id: &str, target: &str) -> Result<(), Status> {
         let invalid = |error: RequestError| Status::invalid_argument(error.to_string());
         if volume_id.is_empty() {
@@ -41,6 +41,7 @@ impl Publisher {
         for _ in 0..DEEPEST {
             let table = kernel::table().map_err(failed)?;
             if table.at(&path).next().is_none() {
+                place.remove_folder().map_err(failed)?;
                 self.forget(&path);
                 tracing::info!(volume_id, pod_uid, "unpublished");
                 return Ok(());

@@ -62,6 +62,8 @@ pub struct Publish {
     pub read_only: bool,
     /// For everybody who shares the source.
     pub source_read_only: bool,
+    /// Nobody else on this node may have it meanwhile (`ReadWriteOncePod`).
+    pub alone: bool,
     pub volume: Volume,
     pub arguments: Arguments,
     pub environment: BTreeMap<String, String>,
@@ -140,6 +142,7 @@ impl Publish {
             fs_group,
             read_only: request.readonly,
             source_read_only,
+            alone: mode == Mode::SingleNodeSingleWriter,
             volume,
             arguments,
             environment,
@@ -148,7 +151,7 @@ impl Publish {
     }
 }
 
-/// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`
+/// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`, where the last name says nothing
 pub fn parse_target(path: &str, kubelet: &Path) -> Result<(PathBuf, String, String), RequestError> {
     if path.is_empty() {
         return Err(RequestError::Target);
@@ -157,7 +160,9 @@ pub fn parse_target(path: &str, kubelet: &Path) -> Result<(PathBuf, String, Stri
     let relative = Path::new(path).strip_prefix(kubelet).map_err(|_| wrong())?;
     let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap_or("..")).collect();
     match parts.as_slice() {
-        ["pods", uid, "volumes", "kubernetes.io~csi", volume, "mount"] if *uid != ".." && *volume != ".." => {
+        ["pods", uid, "volumes", "kubernetes.io~csi", volume, last]
+            if [uid, volume, last].iter().all(|part| **part != "..") =>
+        {
             Ok((kubelet.join(relative), (*uid).to_owned(), (*volume).to_owned()))
         }
         _ => Err(wrong()),
@@ -220,7 +225,13 @@ mod tests {
     fn what_the_path_says_is_known() {
         let publish = parse(request(&[], Mode::MultiNodeMultiWriter)).unwrap();
         assert_eq!((publish.pod_uid.as_str(), publish.volume_name.as_str()), ("uid-1", "pv-1"));
-        for wrong in ["/etc/x", "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/../mount", "relative"] {
+        for wrong in [
+            "/etc/x",
+            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/../mount",
+            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v/..",
+            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v",
+            "relative",
+        ] {
             let mut request = request(&[], Mode::MultiNodeMultiWriter);
             request.target_path = wrong.into();
             assert!(matches!(parse(request), Err(RequestError::TargetForm(..))), "{wrong}");

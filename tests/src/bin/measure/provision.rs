@@ -18,7 +18,7 @@ use crate::controller::{percentile, resident_mb};
 
 const SINGLES: usize = 100;
 const BURST: usize = 200;
-/// A person with a manifest is one; a StatefulSet's controller is many.
+/// A person with a manifest is one; a `StatefulSet`'s controller is many.
 const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_mins(5);
 

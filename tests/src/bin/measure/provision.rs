@@ -18,7 +18,7 @@ use crate::controller::{percentile, resident_mb};
 
 const SINGLES: usize = 100;
 const BURST: usize = 200;
-/// A person with a manifest is one; a `StatefulSet`'s controller is many.
+/// A person with a manifest is one; the controller of a stateful set is many.
 const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -31,6 +31,7 @@ pub(crate) async fn measure() -> Samples {
     tenant.class("plain", json!({}), json!({})).await;
     let bound = watch(&tenant).await;
     let mut samples = Samples::new();
+    samples.insert("controller_idle_rss_mb", vec![resident_mb(&controller)]);
 
     eprintln!("{SINGLES} claims, one after the other");
     let mut times = Vec::new();

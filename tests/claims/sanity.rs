@@ -146,6 +146,35 @@ const SKIPPED: &[(&str, &[&str])] = &[
         "ExpandVolume [Controller Server]",
         &["should fail if no capacity range is given", "should fail if no volume id is given", "should work"],
     ),
+    // STAGE_UNSTAGE_VOLUME
+    (
+        "Node Service NodeStageVolume",
+        &[
+            "should fail when no staging target path is provided",
+            "should fail when no volume capability is provided",
+            "should fail when no volume id is provided",
+        ],
+    ),
+    (
+        "Node Service NodeUnstageVolume",
+        &["should fail when no staging target path is provided", "should fail when no volume id is provided"],
+    ),
+    // EXPAND_VOLUME, of the node
+    (
+        "Node Service NodeExpandVolume",
+        &[
+            "should fail when no volume id is provided",
+            "should fail when no volume path is provided",
+            "should fail when volume is not found",
+            "should work if node-expand is called after node-publish",
+        ],
+    ),
+    // the node's calls for the health of volumes, newer than what we serve
+    ("Node Service NodeGetStorageHealth", &["should return appropriate response"]),
+    (
+        "Node Service NodeGetVolumeHealth",
+        &["should fail when no volume id is provided", "should return health for a valid volume"],
+    ),
     // the group controller service
     (
         "GroupController Service [GroupController Server] GroupControllerGetCapabilities",

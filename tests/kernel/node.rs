@@ -140,7 +140,8 @@ async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
     for (name, propagation) in
         [("listening", MountPropagationFlags::DOWNSTREAM), ("deaf", MountPropagationFlags::PRIVATE)]
     {
-        let copy = containers.place(name).path();
+        containers.place(name);
+        let copy = containers.path(name);
         mount_bind(ground.path("target"), &copy).unwrap();
         mount_change(&copy, propagation).unwrap();
         assert_eq!(containers.read(&format!("{name}/file")).unwrap(), "again");

@@ -152,7 +152,7 @@ fn serve_csi(
 ) -> Result<(), RunError> {
     let incoming =
         socket::listen(path).map_err(|source| RunError::Socket { path: path.to_owned(), source })?;
-    let identity = Identity { controller: true, ready: Arc::clone(ready) };
+    let identity = Identity { ready: Arc::clone(ready) };
     let serving = tonic::transport::Server::builder()
         .add_service(IdentityServer::new(identity))
         .add_service(ControllerServer::new(ControllerService::new(Arc::clone(volumes))))

@@ -103,7 +103,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let csi = listen(&endpoint)?;
     let service = NodeService { publisher, max_volumes: flags.max_volumes.into() };
     let server = Server::builder()
-        .add_service(IdentityServer::new(Identity { controller: false, ready: Arc::clone(&ready) }))
+        .add_service(IdentityServer::new(Identity { ready: Arc::clone(&ready) }))
         .add_service(NodeServer::new(service))
         .serve_with_incoming_shutdown(csi, stop.clone().cancelled_owned());
     let server = tokio::spawn(server);

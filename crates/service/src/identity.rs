@@ -16,8 +16,6 @@ use crate::csi::{
 const NAME: &str = "s3.csi.scality.com";
 
 pub struct Identity {
-    /// Whether buckets can be made here.
-    pub controller: bool,
     pub ready: Arc<AtomicBool>,
 }
 
@@ -35,9 +33,10 @@ impl identity_server::Identity for Identity {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        // Of the whole driver, whichever of its programs is asked.
         let service = Service { r#type: Type::ControllerService.into() };
-        let capabilities = self.controller.then_some(PluginCapability { service: Some(service) });
-        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities: capabilities.into_iter().collect() }))
+        let capabilities = vec![PluginCapability { service: Some(service) }];
+        Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))
     }
 
     async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {

@@ -138,11 +138,12 @@ impl Claim {
         format!("pvc-{}", self.uid)
     }
 
-    /// What was begun for this very claim. Its author can write anything there: a volume of another name is not believed.
+    /// What was begun for this very claim. Its author can write anything there: only a bucket whose name follows from the
+    /// claim's own UID is believed. A prefix never is: its id names any bucket, and we never write one there.
     pub fn begun(&self) -> Option<(VolumeId, Begun)> {
         let begun: Begun = serde_json::from_str(self.annotations.get(BEGUN)?).ok()?;
-        let id = VolumeId::parse(&begun.volume)?;
-        id.is_of(&self.persistent_volume()).then_some((id, begun))
+        let id = VolumeId::parse(&begun.volume).filter(|id| matches!(id, VolumeId::Bucket(_)))?;
+        (self.is_begun() && id.is_of(&self.persistent_volume())).then_some((id, begun))
     }
 }
 
@@ -161,6 +162,8 @@ impl Begun {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provision::naming::Deletion;
+    use crate::provision::prefix::Prefix;
     use serde_json::{Value, json};
 
     fn claim(change: impl FnOnce(&mut Value)) -> Option<Claim> {
@@ -230,7 +233,11 @@ mod tests {
     fn a_claim_cannot_have_anothers_bucket_deleted() {
         let with = |begun: &Begun| {
             let text = serde_json::to_string(begun).unwrap();
-            claim(|claim| claim["metadata"]["annotations"][BEGUN] = json!(text)).unwrap().begun()
+            let marked = claim(|claim| {
+                claim["metadata"]["annotations"][BEGUN] = json!(text);
+                claim["metadata"]["finalizers"] = json!([FINALIZER]);
+            });
+            marked.unwrap().begun()
         };
         let own = VolumeId::bucket("pvc-1", Some("team"));
         let secret = SecretRef { namespace: "ns".into(), name: "keys".into() };
@@ -238,6 +245,11 @@ mod tests {
         assert_eq!(with(&begun), Some((own, begun.clone())));
         assert_eq!(begun.secret(), Some(secret));
         assert_eq!(with(&Begun::new(&VolumeId::bucket("pvc-2", None), None, None)), None);
-        assert_eq!(with(&Begun { volume: "my-bucket".into(), ..begun }), None);
+        assert_eq!(with(&Begun { volume: "my-bucket".into(), ..begun.clone() }), None);
+        // Whoever writes a claim knows its UID, and so the first part of such an id.
+        let prefix = Prefix::parse("theirs").unwrap();
+        let theirs = VolumeId::prefix("pvc-1", Deletion::DeleteObjects, "others-bucket", prefix);
+        assert!(theirs.is_of("pvc-1"));
+        assert_eq!(with(&Begun { volume: theirs.to_string(), ..begun }), None);
     }
 }

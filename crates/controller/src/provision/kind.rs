@@ -46,7 +46,9 @@ impl Kind {
             "TooManyBuckets" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => Self::Full,
             "NoSuchBucket" => Self::Missing,
             "BucketNotEmpty" => Self::NotEmpty,
-            "SlowDown" | "Throttling" | "ServiceUnavailable" => Self::Busy,
+            "SlowDown" | "Throttling" | "ServiceUnavailable" | "OperationAborted" | "RequestTimeout" => {
+                Self::Busy
+            }
             _ => match status {
                 401 | 403 => Self::Denied,
                 429 | 503 => Self::Busy,

@@ -37,6 +37,15 @@ impl Ledger {
         keys
     }
 
+    /// What a write of ours made of a claim, if it is still the one that is known: it may be gone since, and another of
+    /// its name may have come.
+    pub fn note_written(&mut self, claim: Claim) {
+        let place = (claim.namespace.clone(), claim.name.clone());
+        if self.claims.get(&place).is_some_and(|known| known.uid == claim.uid) {
+            self.set_claim(claim);
+        }
+    }
+
     pub fn remove_claim(&mut self, namespace: &str, name: &str) {
         self.claims.remove(&(namespace.to_owned(), name.to_owned()));
     }

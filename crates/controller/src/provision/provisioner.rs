@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, ResourceExt as _};
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use super::claim::{Begun, Claim, Need};
 use super::credentials::Keys;
@@ -29,6 +30,12 @@ use crate::world::{Key, World};
 
 /// The binder takes milliseconds. Until then the claim looks as if it still waited for a volume.
 const BOUND_WITHIN: Duration = Duration::from_secs(20);
+
+/// As many claims and volumes are worked on at once. An S3 server that does not answer keeps each for seconds, and mounts,
+/// which need no such server, must not wait behind them.
+const SLOTS: usize = 16;
+/// When all are taken.
+const NEXT_SLOT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Error)]
 enum ProvisionError {
@@ -62,6 +69,7 @@ pub struct Provisioner {
     writer: Writer,
     teller: Teller,
     patience: Patience,
+    slots: Semaphore,
     /// Of this process, in the form of csi-provisioner's.
     identity: String,
 }
@@ -76,6 +84,7 @@ impl Provisioner {
             writer: Writer::new(client),
             teller: Teller::new(client),
             patience: Patience::default(),
+            slots: Semaphore::new(SLOTS),
             identity,
         }
     }
@@ -89,6 +98,7 @@ impl Provisioner {
         if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
             return Outcome::Again(left);
         }
+        let Ok(_slot) = self.slots.try_acquire() else { return Outcome::Again(NEXT_SLOT) };
         let (done, reason) = match need {
             Need::Nothing => (Ok(Duration::ZERO), Reason::ProvisioningFailed),
             Need::Refuse(refusal) => {
@@ -141,9 +151,11 @@ impl Provisioner {
         if class.provisioner != DRIVER || (waits_for_consumer(&class) && !claim.has_node()) {
             return Ok(Duration::ZERO);
         }
-        let order = Order::of(claim, &class, &self.volumes.server.address)
+        let mut order = Order::of(claim, &class, &self.volumes.server.address)
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
         let keys = self.keys(order.provisioner_secret.as_ref()).await?;
+        // A bucket is mounted from where it was made.
+        order.region = order.region.or_else(|| keys.region.clone());
         let message = format!("making volume `{}` at {}", order.id, self.volumes.server.address);
         self.teller.tell(tell::claim(claim), Reason::Provisioning, message);
 
@@ -184,7 +196,7 @@ impl Provisioner {
         }
         let claim = self.writer.begin(&claim, &begun).await?;
         // What the watch will tell of this write is no news.
-        self.world().provision.set_claim(claim.clone());
+        self.world().provision.note_written(claim.clone());
         Ok(claim)
     }
 
@@ -192,7 +204,7 @@ impl Provisioner {
     async fn release(&self, claim: &Claim) -> Result<Claim, ProvisionError> {
         let released = if claim.is_begun() { self.writer.release(claim).await? } else { None };
         let Some(released) = released else { return Ok(claim.clone()) };
-        self.world().provision.set_claim(released.clone());
+        self.world().provision.note_written(released.clone());
         Ok(released)
     }
 
@@ -219,6 +231,7 @@ impl Provisioner {
         if let Some(left) = self.patience.left(&key, Instant::now()) {
             return Outcome::Again(left);
         }
+        let Ok(_slot) = self.slots.try_acquire() else { return Outcome::Again(NEXT_SLOT) };
         // Live: what is deleted by what a cache says may have been changed to Retain a moment ago.
         let volume = match self.writer.volume(name).await {
             Ok(Some(volume)) => volume,

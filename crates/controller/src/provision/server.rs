@@ -97,9 +97,15 @@ impl Server {
         self.region == region
     }
 
+    fn is_amazon(&self) -> bool {
+        self.endpoint.host_str().is_some_and(|host| host.ends_with(".amazonaws.com"))
+    }
+
     pub async fn create_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
         let region = self.region(account);
-        let place = if region == DEFAULT_REGION {
+        // Elsewhere than at Amazon it may name a place instead of a region: only what somebody asked for is sent there.
+        let asked = account.region.is_some() || account.keys.region.is_some() || self.is_amazon();
+        let place = if region == DEFAULT_REGION || !asked {
             String::new()
         } else {
             format!(

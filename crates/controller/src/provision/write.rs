@@ -69,7 +69,7 @@ impl Writer {
         let claims = self.claims(claim);
         let mut metadata = json!({"finalizers": claim.finalizers, "annotations": claim.annotations});
         for _ in 0..TRIES {
-            let Some(patch) = without(&metadata, FINALIZER, Some(BEGUN), &claim.uid) else { break };
+            let Some(patch) = without(&metadata, FINALIZER, Some(BEGUN), &claim.uid) else { return Ok(None) };
             match answered("release_claim", claims.patch(&claim.name, &PatchParams::default(), &patch)).await
             {
                 Ok(written) => return Ok(Claim::of(&written)),
@@ -82,7 +82,7 @@ impl Writer {
                 _ => return Ok(None),
             }
         }
-        Ok(None)
+        Err(refused("release_claim"))
     }
 
     /// One that is there already and is the claim's own is as good: an earlier answer was lost. Returns what is behind it.
@@ -131,19 +131,19 @@ impl Writer {
         let (name, uid) = (volume.name_any(), volume.uid().unwrap_or_default());
         let mut metadata = json!({"finalizers": volume.finalizers()});
         for _ in 0..TRIES {
-            let Some(patch) = without(&metadata, reclaim::FINALIZER, None, &uid) else { break };
+            let Some(patch) = without(&metadata, reclaim::FINALIZER, None, &uid) else { return Ok(()) };
             let params = PatchParams::default();
             match answered("release_volume", self.slim_volumes.patch(&name, &params, &patch)).await {
-                Ok(_) => break,
+                Ok(_) => return Ok(()),
                 Err(WriteError::Outdated { .. }) => {}
                 Err(error) => return Err(error),
             }
             match self.volume(&name).await? {
                 Some(found) if found.uid().as_ref() == Some(&uid) => metadata = json!(found.metadata),
-                _ => break,
+                _ => return Ok(()),
             }
         }
-        Ok(())
+        Err(refused("release_volume"))
     }
 
     pub async fn add_finalizer(&self, volume: &SlimVolume) -> Result<(), WriteError> {
@@ -178,6 +178,21 @@ fn is_of(volume: &SlimVolume, claim: &Claim) -> bool {
         && volume.spec.csi.as_ref().is_some_and(|csi| csi.driver == DRIVER)
 }
 
+/// A patch whose test fails, or a mark on a claim that is being deleted, is refused as invalid; so is what somebody's
+/// admission policy does not like, which must be told.
+fn is_outdated(step: &str, message: &str) -> bool {
+    match step {
+        "release_claim" | "release_volume" => true,
+        "begin_claim" | "keep_volume" => message.contains("deleted"),
+        _ => false,
+    }
+}
+
+/// Not because somebody else was faster: that does not happen so often in a row.
+fn refused(step: &'static str) -> WriteError {
+    WriteError::Failed { step, message: format!("refused {TRIES} times") }
+}
+
 async fn answered<T>(
     step: &'static str,
     request: impl Future<Output = kube::Result<T>>,
@@ -188,8 +203,7 @@ async fn answered<T>(
             if status.is_conflict()
                 || status.is_already_exists()
                 || status.is_not_found()
-                // A patch whose test fails, or a mark on a claim that is being deleted.
-                || (status.is_invalid() && step != "create_volume") =>
+                || (status.is_invalid() && is_outdated(step, &status.message)) =>
         {
             Err(WriteError::Outdated { step, message: status.message })
         }

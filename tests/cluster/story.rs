@@ -130,7 +130,7 @@ impl Story {
         self.says_more_often(pod, words, before).await;
     }
 
-    async fn says_more_often(&self, pod: &str, words: &str, times: usize) {
+    pub(crate) async fn says_more_often(&self, pod: &str, words: &str, times: usize) {
         eventually(&format!("{pod} says `{words}` more than {times} times"), LIMIT, || async {
             let log = self.log(pod).await;
             Seen::some((log.matches(words).count() > times).then_some(()), xtask::command::tail(&log))

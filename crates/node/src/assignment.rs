@@ -70,13 +70,15 @@ impl Publisher {
             changes.borrow_and_update();
             let now = self.known.pod(&pod.name).filter(|now| now.uid == pod.uid);
             match now {
-                None => return Err(PublishError::NoPod(pod.name.clone())),
                 Some(MountpointPod { trouble: Some(reason), .. }) => {
                     return Err(PublishError::PodTrouble {
                         pod: pod.name.clone(),
                         namespace: namespace(),
                         reason,
                     });
+                }
+                None | Some(MountpointPod { ended: true, .. }) => {
+                    return Err(PublishError::NoPod(pod.name.clone()));
                 }
                 Some(_) => {}
             }

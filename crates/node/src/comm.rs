@@ -61,6 +61,7 @@ fn next_exists(watched: &Path, folder: &Path) -> bool {
 
 /// Tells the mounter that its end is wanted.
 pub fn ask_to_exit(comm: &OwnedFd) -> io::Result<()> {
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    // Not blocking: the pod can put a pipe there that nobody reads.
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     Ok(openat(comm.as_fd(), mounter::EXIT, flags, Mode::from_raw_mode(0o640)).map(drop)?)
 }

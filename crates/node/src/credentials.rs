@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -173,7 +173,7 @@ fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
     let folder = open_beneath(comm, Path::new(FOLDER), OFlags::RDONLY | OFlags::DIRECTORY)?;
     fchown(&folder, Some(Uid::ROOT), Some(group))?;
     fchmod(&folder, Mode::from_raw_mode(0o750))?;
-    if read(&folder, name).is_ok_and(|held| held == content) {
+    if read(&folder, name, content.len()).is_ok_and(|held| held == content) {
         return Ok(false);
     }
     let draft = format!(".{name}");
@@ -187,10 +187,11 @@ fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-fn read(folder: &OwnedFd, name: &str) -> io::Result<Vec<u8>> {
-    let file = open_beneath(folder, Path::new(name), OFlags::RDONLY)?;
-    let mut content = Vec::new();
-    io::Read::read_to_end(&mut fs::File::from(file), &mut content)?;
+/// Up to one byte more than expected. The pod can write there: a pipe must not keep us, nor a huge file be read.
+fn read(folder: &OwnedFd, name: &str, expected: usize) -> io::Result<Vec<u8>> {
+    let file = open_beneath(folder, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK)?;
+    let mut content = Vec::with_capacity(expected + 1);
+    fs::File::from(file).take(expected as u64 + 1).read_to_end(&mut content)?;
     Ok(content)
 }
 

@@ -62,13 +62,19 @@ fn end(draining: &Draining, name: &str) {
 
 async fn drain(publisher: &Publisher, pod: &MountpointPod) {
     let source = source_on_node(publisher.kubelet.path(), &pod.name);
-    if !pod.ended
-        && let Err(error) = unused(publisher, &source).await
-    {
-        tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
-        return;
-    }
-    let _turn = publisher.turns.of(&pod.name).await;
+    // Somebody may have come in while we waited for our turn.
+    let _turn = loop {
+        if !pod.ended
+            && let Err(error) = unused(publisher, &source).await
+        {
+            tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
+            return;
+        }
+        let turn = publisher.turns.of(&pod.name).await;
+        if pod.ended || !in_use(publisher, &source).unwrap_or(false) {
+            break turn;
+        }
+    };
     let comm = comm::open(&publisher.kubelet, &pod.uid);
     if let Ok(comm) = &comm {
         // Before the unmount: the mounter takes an end without it for a failure.
@@ -88,15 +94,18 @@ async fn drain(publisher: &Publisher, pod: &MountpointPod) {
     }
 }
 
+fn in_use(publisher: &Publisher, source: &Path) -> io::Result<bool> {
+    let pods = publisher.kubelet.path().join("pods");
+    Ok(kernel::table()?.copies(source).any(|copy| copy.point.starts_with(&pods)))
+}
+
 /// Waits until the source is bound nowhere below kubelet's pods.
 async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
-    let pods = publisher.kubelet.path().join("pods");
     loop {
         // The descriptor remembers what it has shown: a change since then is told.
         #[expect(deprecated, reason = "unsound only for types that do not own their descriptor; a file does")]
         let mounts = AsyncFd::with_interest(fs::File::open("/proc/self/mountinfo")?, Interest::PRIORITY)?;
-        let in_use = kernel::table()?.copies(source).any(|copy| copy.point.starts_with(&pods));
-        if !in_use {
+        if !in_use(publisher, source)? {
             return Ok(());
         }
         let _ = tokio::time::timeout(LOOK_AGAIN, mounts.ready(Interest::PRIORITY)).await;
@@ -126,6 +135,8 @@ fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
 async fn sweep_once(publisher: &Publisher, draining: &Draining) {
     publisher.metrics.swept();
     for target in abandoned(publisher).await {
+        let Some(_turn) = publisher.turns.target(&target) else { continue };
+        publisher.forget(&target);
         tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
         let outcome = publisher.kubelet.place(&target).and_then(|place| kernel::detach(&place));
         if let Err(error) = outcome {

@@ -17,6 +17,8 @@ use crate::publish::{PublishError, Publisher};
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
 /// While something is dead: its Mountpoint Pod is being started again or replaced.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
+/// Longer and longer up to this: while it is tried, kubelet's own calls for the target are turned away.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// For the Mountpoint Pod of a dead mount. Short, because a workload that is being deleted waits for its target's turn.
 const WAIT_AT_MOST: Duration = Duration::from_secs(5);
 
@@ -27,6 +29,13 @@ pub struct Asked(Mutex<HashMap<PathBuf, NodePublishVolumeRequest>>);
 impl Asked {
     pub fn remember(&self, target: &Path, request: NodePublishVolumeRequest) {
         self.held().insert(target.to_owned(), request);
+    }
+
+    /// For a target that is known already.
+    pub fn update(&self, target: &Path, request: &NodePublishVolumeRequest) {
+        if let Some(known) = self.held().get_mut(target) {
+            known.clone_from(request);
+        }
     }
 
     pub fn forget(&self, target: &Path) {
@@ -49,10 +58,15 @@ impl Asked {
 /// Looks after every change of a Mountpoint Pod or an attachment, until `stop`: the death of a mount process is one.
 pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     let mut changes = publisher.known.changes();
+    let mut wait: Option<Duration> = None;
     loop {
         let dead = dead(&publisher).await;
         publisher.metrics.dead.set(i64::try_from(dead.len()).unwrap_or(i64::MAX));
-        let wait = if dead.is_empty() { None } else { Some(TRY_AGAIN) };
+        wait = if dead.is_empty() {
+            None
+        } else {
+            Some(wait.map_or(TRY_AGAIN, |wait| LONGEST_WAIT.min(wait * 2)))
+        };
         for target in dead {
             let publisher = Arc::clone(&publisher);
             tokio::spawn(async move {
@@ -90,9 +104,9 @@ async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
             table.copies(&target).find(|copy| copy.point.starts_with(&sources)).map(|copy| &copy.point);
         let is_dead = match (pulses.get(&device), source) {
             (Some(known), _) => *known,
-            // Its source was replaced, and it was not moved over: the one who did so was cut off.
-            (None, None) => true,
             (None, Some(source)) => matches!(publisher.pulses.feel(source).await, Pulse::Dead(_)),
+            // Its source was replaced, and it was not moved over: the one who did so was cut off.
+            (None, None) => matches!(publisher.pulses.feel(&target).await, Pulse::Dead(_)),
         };
         pulses.insert(device, is_dead);
         if is_dead {

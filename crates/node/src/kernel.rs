@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mounter::channel::open_fuse;
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use crate::place::Place;
 
 /// A living server answers in milliseconds, a busy one in a second.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// What the kernel reads ahead on a bucket, in KiB. Its default of 128 makes eight times as many requests of a large
 /// read; more than this lets requests overtake each other, which the mount process takes for random reads.
 const READ_AHEAD_KIB: &str = "512";
@@ -103,25 +104,34 @@ pub struct Pulses(Arc<Mutex<HashSet<PathBuf>>>);
 
 impl Pulses {
     pub async fn feel(&self, path: &Path) -> Pulse {
-        if !self.begin(path) {
-            return Pulse::Silent;
+        let until = Instant::now() + ANSWER_WITHIN;
+        // Somebody else is asking: the server may have answered them by the time it is our turn.
+        while !self.begin(path) {
+            if Instant::now() > until {
+                return Pulse::Silent;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
         }
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        let (pulses, path) = (self.clone(), path.to_owned());
+        let (pulses, asked) = (self.clone(), path.to_owned());
         let spawned = std::thread::Builder::new().name("pulse".to_owned()).spawn(move || {
-            let answer = rustix::fs::statfs(&path);
-            pulses.end(&path);
+            let answer = rustix::fs::statfs(&asked);
+            pulses.end(&asked);
             let _ = sender.send(answer.map(|about| about.f_type == FUSE));
         });
-        if let Err(error) = spawned {
-            return Pulse::Dead(error.to_string());
+        // That we cannot ask says nothing about the server.
+        if spawned.is_err() {
+            self.end(path);
+            return Pulse::Silent;
         }
         match tokio::time::timeout(ANSWER_WITHIN, receiver).await {
             Ok(Ok(Ok(true))) => Pulse::Alive,
-            Ok(Ok(Ok(false))) => Pulse::Nobody,
-            Ok(Ok(Err(error))) => Pulse::Dead(error.to_string()),
-            Ok(Err(_)) => Pulse::Dead("the thread that asked has ended".to_owned()),
-            Err(_) => Pulse::Silent,
+            Ok(Ok(Err(error @ (Errno::NOTCONN | Errno::CONNABORTED | Errno::IO)))) => {
+                Pulse::Dead(error.to_string())
+            }
+            // Another file system, or nothing there.
+            Ok(Ok(Ok(false) | Err(_))) => Pulse::Nobody,
+            Ok(Err(_)) | Err(_) => Pulse::Silent,
         }
     }
 

@@ -47,14 +47,13 @@ pub fn plan(table: &MountTable, wanted: Wanted<'_>) -> Vec<Step> {
         _ => false,
     };
     let mut steps = Vec::new();
-    if !bound {
-        steps.extend(upper.iter().map(|_| Step::UnmountTarget));
-    }
     if keep.is_none() {
         steps.extend(sources.iter().map(|_| Step::UnmountSource));
         steps.push(Step::Serve);
     }
+    // Only then: if nobody can serve it, the workload keeps what it has. An empty folder would take its files.
     if !bound {
+        steps.extend(upper.iter().map(|_| Step::UnmountTarget));
         steps.push(Step::Bind);
     }
     steps
@@ -132,7 +131,7 @@ mod tests {
             "another workload is served already"
         );
         world.alive.clear();
-        let again = [Step::UnmountTarget, Step::UnmountSource, Step::Serve, Step::Bind];
+        let again = [Step::UnmountSource, Step::Serve, Step::UnmountTarget, Step::Bind];
         assert_eq!(plan(&world.table, world.wanted(true)), again, "its server is dead, and it is read-only");
         let covering = [Step::UnmountSource, Step::Serve, Step::Bind];
         assert_eq!(

@@ -24,15 +24,15 @@ use crate::known::{Known, MountpointPod};
 use crate::metrics::{Metrics, Stage};
 use crate::place::{Place, Root};
 use crate::plan::{Step, Wanted, plan};
-use crate::request::{Publish, RequestError};
+use crate::request::{Publish, RequestError, parse_target};
 use crate::tell::Teller;
 use crate::turn::Turns;
 
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
-/// again by itself.
-const PUBLISH_WITHIN: Duration = Duration::from_secs(30);
-/// What is left for the hand-over if everything before it took its time.
-const HAND_OVER_WITHIN: Duration = Duration::from_secs(22);
+/// again by itself. So one ends within 30 s: this much is for waiting,
+const WAIT_WITHIN: Duration = Duration::from_secs(20);
+/// and this for the hand-over. A bucket that cannot be reached is given up after 8 s, with a reason.
+const HAND_OVER_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Error)]
 pub enum PublishError {
@@ -63,6 +63,10 @@ pub enum PublishError {
         "the hand-over to the Mountpoint Pod `{pod}` failed: {source}; see kubectl logs -n {namespace} {pod}"
     )]
     HandOver { pod: String, namespace: String, source: HandOverError },
+    #[error("others are being served by the Mountpoint Pod `{0}` at the moment; try again")]
+    Waiting(String),
+    #[error("the server of {0} does not answer; see kubectl logs of the Mountpoint Pod of this name")]
+    Silent(PathBuf),
     #[error("the volume is for one pod at a time, and is still mounted at {0}: wait for that pod's end")]
     UsedElsewhere(PathBuf),
     #[error("cannot {step} {path}: {source}")]
@@ -80,7 +84,10 @@ impl From<PublishError> for Status {
             PublishError::WrongPod { .. } | PublishError::UsedElsewhere(_) => {
                 Self::failed_precondition(message)
             }
-            PublishError::PodTrouble { .. } | PublishError::HandOver { .. } => Self::unavailable(message),
+            PublishError::PodTrouble { .. }
+            | PublishError::HandOver { .. }
+            | PublishError::Waiting(_)
+            | PublishError::Silent(_) => Self::unavailable(message),
             PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
                 Self::internal(message)
             }
@@ -135,7 +142,9 @@ impl Publisher {
         if self.is_from_another_era(&publish).await? {
             return Ok(());
         }
-        self.make_so(&publish, Instant::now() + PUBLISH_WITHIN).await?;
+        // Before: if this fails, whoever mounts it again must do so with the newest Secret.
+        self.asked.update(&publish.target, &request);
+        self.make_so(&publish, Instant::now() + WAIT_WITHIN).await?;
         self.asked.remember(&publish.target, request);
         Ok(())
     }
@@ -149,7 +158,7 @@ impl Publisher {
         self.make_so(&publish, until).await
     }
 
-    /// Waits until `until` at most, then mounts what is missing.
+    /// Waits until `until` at most, then mounts what is missing, which takes [`HAND_OVER_WITHIN`] at most.
     async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
         let asked = Instant::now();
         let began = asked;
@@ -162,7 +171,9 @@ impl Publisher {
             self.listening(&pod, until).await?;
         }
         self.metrics.stage(Stage::Listening, began.elapsed());
-        let _turn = self.turns.of(&pod.name).await;
+        let turn = tokio::time::timeout_at(until.into(), self.turns.of(&pod.name)).await;
+        let _turn = turn.map_err(|_| PublishError::Waiting(pod.name.clone()))?;
+        self.check_alone(publish)?;
         let began = Instant::now();
         let source = self.provide(publish, &pod)?;
         let changed = self.mount(publish, &pod, source, served).await?;
@@ -184,6 +195,10 @@ impl Publisher {
     async fn is_from_another_era(&self, publish: &Publish) -> Result<bool, PublishError> {
         let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
         let Some(top) = table.at(&publish.target).next_back() else { return Ok(false) };
+        let Publish { volume_name, volume_id, pod_uid, .. } = publish;
+        if self.known.assignment(volume_name, volume_id, pod_uid).is_some() {
+            return Ok(false);
+        }
         let sources = source_on_node(self.kubelet.path(), "");
         let ours = table.copies(&publish.target).any(|copy| copy.point.starts_with(&sources));
         Ok(top.bucket && !ours && self.pulses.feel(&publish.target).await == Pulse::Alive)
@@ -209,6 +224,21 @@ impl Publisher {
         Ok(source)
     }
 
+    /// One pod at a time is what was asked for; how others are served does not matter.
+    fn check_alone(&self, publish: &Publish) -> Result<(), PublishError> {
+        if !publish.alone {
+            return Ok(());
+        }
+        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let is_others = |point: &Path| {
+            let parsed = point.to_str().and_then(|text| parse_target(text, self.kubelet.path()).ok());
+            parsed
+                .is_some_and(|(target, _, volume)| volume == publish.volume_name && target != publish.target)
+        };
+        let other = table.0.into_iter().find(|mount| mount.bucket && is_others(&mount.point));
+        other.map_or(Ok(()), |other| Err(PublishError::UsedElsewhere(other.point)))
+    }
+
     /// `served` if somebody has just answered for the source. Says whether anything was missing.
     async fn mount(
         &self,
@@ -221,12 +251,6 @@ impl Publisher {
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
         let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
         let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
-        let pods = self.kubelet.path().join("pods");
-        let elsewhere =
-            table.copies(&source).find(|copy| copy.point.starts_with(&pods) && copy.point != publish.target);
-        if let Some(other) = elsewhere.filter(|_| publish.alone) {
-            return Err(PublishError::UsedElsewhere(other.point.clone()));
-        }
         let alive = match table.at(&source).next_back() {
             None => false,
             Some(_) if served => true,
@@ -234,10 +258,7 @@ impl Publisher {
                 Pulse::Alive => true,
                 Pulse::Dead(_) | Pulse::Nobody => false,
                 // It may be busy; replacing it would take it from those whom it serves.
-                Pulse::Silent => {
-                    let source_error = io::Error::new(io::ErrorKind::TimedOut, "its server does not answer");
-                    return Err(kernel_error("use", &source)(source_error));
-                }
+                Pulse::Silent => return Err(PublishError::Silent(source.clone())),
             },
         };
         let read_only = publish.read_only || publish.source_read_only;

@@ -54,7 +54,7 @@ impl Publisher {
         )))
     }
 
-    fn forget(&self, target: &Path) {
+    pub(crate) fn forget(&self, target: &Path) {
         self.asked.forget(target);
         self.teller.forget(target);
     }

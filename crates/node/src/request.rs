@@ -47,8 +47,7 @@ pub enum RequestError {
     CacheTooLarge(String, u128),
 }
 
-/// One workload's use of one volume.
-#[derive(Debug)]
+/// One workload's use of one volume. Not to be printed: it has secrets.
 pub struct Publish {
     pub volume_id: String,
     /// Of the `PersistentVolume`, which only the path tells.
@@ -92,7 +91,7 @@ impl Publish {
         let mode = capability.access_mode.map(|mode| mode.mode()).unwrap_or_default();
         let readers_only = match mode {
             Mode::MultiNodeReaderOnly | Mode::SingleNodeReaderOnly => true,
-            // One node or one writer is what the cluster sees to; to S3 they are all the same.
+            // To S3 they are all the same; one node is what the cluster sees to.
             Mode::MultiNodeMultiWriter
             | Mode::SingleNodeWriter
             | Mode::SingleNodeSingleWriter

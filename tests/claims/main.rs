@@ -8,4 +8,5 @@ mod modes;
 mod objects;
 mod prefixes;
 mod sanity;
+mod socket;
 mod transport;

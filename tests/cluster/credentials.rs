@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use s3_csi_tests::manifest;
 use s3_csi_tests::processes::processes;
 use serde_json::{Value, json};
 use xtask::driver;
@@ -46,7 +47,7 @@ async fn a_volumes_own_secret() {
             csi["nodePublishSecretRef"] = json!({"name": "keys", "namespace": story.here.namespace});
         })
         .await;
-    story.here.run("workload", Story::workload_with(&[claim], LIST)).await;
+    story.here.run("workload", manifest::pod(&[claim], LIST)).await;
     story.says("workload", "good").await;
     let served_by = story.mountpoint_pods().await;
     no_secret_is_seen(&story, OLD);

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams};
 use kube::{Api, ResourceExt as _};
 use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::manifest;
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
@@ -138,7 +139,7 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
     story.server.put(story.name, "large", &vec![1; 96 << 20]).unwrap();
     let script = "cat /data/file >/dev/null && echo good && cat /data/large >/dev/null && echo read; sleep 1; \
                   cat /data/file >/dev/null || exit 1; echo still good; sleep 3600";
-    story.here.run("workload", Story::workload_with(&[small], script)).await;
+    story.here.run("workload", manifest::pod(&[small], script)).await;
     let pods: Api<Pod> = story.mountpoint_pods_api();
     eventually("its container is ended for want of memory", LIMIT, || async {
         let names = story.mountpoint_pods().await;

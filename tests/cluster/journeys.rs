@@ -7,6 +7,7 @@ use contract::attachment::MountpointS3PodAttachment;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Api;
 use kube::api::{ListParams, PostParams};
+use s3_csi_tests::manifest;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
@@ -60,7 +61,7 @@ async fn what_differs_is_not_shared() {
     for account in ["first", "second"] {
         let object = serde_json::from_value(json!({"metadata": {"name": account}})).unwrap();
         accounts.create(&PostParams::default(), &object).await.unwrap();
-        let mut spec = Story::workload_with(&[own_identity], STAY);
+        let mut spec = manifest::pod(&[own_identity], STAY);
         spec["serviceAccountName"] = json!(account);
         story.here.run(&format!("as-{account}"), spec).await;
     }
@@ -96,7 +97,7 @@ async fn read_only_by_volume_by_access_mode_and_by_mount() {
         ("by-mount", story.name),
         ("by-claim", story.name),
     ] {
-        let mut spec = Story::workload_with(&[claim], &script);
+        let mut spec = manifest::pod(&[claim], &script);
         match name {
             "by-mount" => spec["containers"][0]["volumeMounts"][0]["readOnly"] = json!(true),
             "by-claim" => spec["volumes"][0]["persistentVolumeClaim"]["readOnly"] = json!(true),
@@ -123,7 +124,7 @@ async fn claims_of_a_single_node_or_pod_are_accepted() {
     for (claim, mode) in [("single-node", "ReadWriteOnce"), ("single-pod", "ReadWriteOncePod")] {
         story.volume(claim, |volume| volume["spec"]["accessModes"] = json!([mode])).await;
         let script = format!("echo x > /data/{claim} && echo WRITTEN; {STAY}");
-        story.here.run(claim, Story::workload_with(&[claim], &script)).await;
+        story.here.run(claim, manifest::pod(&[claim], &script)).await;
     }
     for pod in ["single-node", "single-pod"] {
         story.says(pod, "WRITTEN").await;
@@ -162,10 +163,7 @@ async fn a_pod_has_two_buckets_and_one_bucket_under_two_handles() {
     }
     let script =
         format!("ls /data; cat /data1/file; echo; cat /data2/file; echo; echo via > /data1/new; {STAY}");
-    story
-        .here
-        .run("workload", Story::workload_with(&[story.name, "two-buckets-a", "two-buckets-b"], &script))
-        .await;
+    story.here.run("workload", manifest::pod(&[story.name, "two-buckets-a", "two-buckets-b"], &script)).await;
     story.says("workload", "in a").await;
     story.says("workload", "in b").await;
     eventually("what one handle wrote is in the bucket", LIMIT, || async {

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use s3_csi_tests::manifest;
 use serde_json::json;
 use xtask::driver;
 use xtask::s3::{ALICE, BOB};
@@ -48,7 +49,7 @@ async fn wrong_credentials() {
                 csi["nodePublishSecretRef"] = json!({"name": name, "namespace": story.here.namespace});
             })
             .await;
-        story.here.run(name, Story::workload_with(&[name], "ls /data; echo in; sleep 3600")).await;
+        story.here.run(name, manifest::pod(&[name], "ls /data; echo in; sleep 3600")).await;
     }
     for (_, _, _, words) in cases {
         story.is_told(words).await;

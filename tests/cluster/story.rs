@@ -7,17 +7,17 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{DRIVER, annotation, source_on_node};
+use contract::names::{annotation, source_on_node};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
+use s3_csi_tests::manifest;
 use s3_csi_tests::processes::descriptors;
 use s3_csi_tests::{Inside, Seen, eventually};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xtask::driver;
-use xtask::image::BUSYBOX;
 use xtask::s3::{ALICE, Client, ENDPOINT};
 
 /// kubelet waits longer and longer before it tries something again, up to two minutes.
@@ -68,23 +68,9 @@ impl Story {
     /// A volume for the story's bucket and a claim of the same name for it. The name begins with the story's.
     pub(crate) async fn volume(&self, name: &str, change: impl FnOnce(&mut Value)) {
         assert!(name.starts_with(self.name), "its traces are looked for by name");
-        let mut volume = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
-                "mountOptions": ["allow-delete"],
-                "claimRef": {"namespace": self.here.namespace, "name": name},
-                "csi": {"driver": DRIVER, "volumeHandle": name, "volumeAttributes": {"bucketName": self.name}},
-            },
-        });
+        let mut volume = manifest::volume(name, &self.here.namespace, self.name);
         change(&mut volume);
-        let claim = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "accessModes": volume["spec"]["accessModes"], "storageClassName": "", "volumeName": name,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        });
+        let claim = manifest::claim(&volume);
         let post = PostParams::default();
         let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
         volumes.create(&post, &serde_json::from_value(volume).unwrap()).await.unwrap();
@@ -97,26 +83,7 @@ impl Story {
 
     /// A pod that has the story's volume at `/data` and runs a script.
     pub(crate) fn workload(&self, script: &str) -> Value {
-        Self::workload_with(&[self.name], script)
-    }
-
-    /// The same with these claims, at `/data`, `/data1`, `/data2`, …
-    pub(crate) fn workload_with(claims: &[&str], script: &str) -> Value {
-        let path = |number: usize| if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
-        let mounts: Vec<Value> = claims
-            .iter()
-            .enumerate()
-            .map(|(number, claim)| json!({"name": claim, "mountPath": path(number)}))
-            .collect();
-        let volumes: Vec<Value> = claims
-            .iter()
-            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
-            .collect();
-        let container = json!({
-            "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", script],
-            "volumeMounts": mounts,
-        });
-        json!({"containers": [container], "volumes": volumes})
+        manifest::pod(&[self.name], script)
     }
 
     /// Waits until the workload's log contains this.

@@ -60,7 +60,7 @@ impl Csi {
         let RegistrationStatusResponse {} = self.call(method, status).await.unwrap();
     }
 
-    async fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A, Status>
+    pub async fn call<Q, A>(&self, method: &'static str, request: Q) -> Result<A, Status>
     where
         Q: prost::Message + Send + Sync + 'static,
         A: prost::Message + Default + Send + Sync + 'static,

@@ -6,6 +6,7 @@ pub mod controller;
 pub mod csi;
 pub mod faulty;
 mod inside;
+pub mod manifest;
 pub mod mountpoint_pod;
 pub mod node;
 pub mod processes;

@@ -138,6 +138,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let cache = Cache::open()?;
+    cache.adopt(xtask::cache::checkout())?;
     match command {
         Xtask::Demo(release) => demo::run(&cache, release.kubernetes)?,
         Xtask::Test(wanted) => return test::run(&cache, &wanted),

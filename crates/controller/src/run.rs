@@ -72,7 +72,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
 
     let volumes = volumes(&flags, &metrics)?;
     if let (Some(path), Some(volumes)) = (&flags.csi_socket, &volumes) {
-        serve_csi(path, volumes, &filled, &stop)?;
+        let service = ControllerService::new(&client, Arc::clone(volumes), Arc::clone(&world));
+        serve_csi(path, service, &filled, &stop)?;
     }
     let provisioner = volumes
         .filter(|_| flags.provisioning == Provisioning::On)
@@ -146,7 +147,7 @@ fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, Run
 /// Whoever leads: csi-provisioner elects a leader of its own.
 fn serve_csi(
     path: &Path,
-    volumes: &Arc<Volumes>,
+    service: ControllerService,
     ready: &Arc<AtomicBool>,
     stop: &CancellationToken,
 ) -> Result<(), RunError> {
@@ -155,7 +156,7 @@ fn serve_csi(
     let identity = Identity { ready: Arc::clone(ready) };
     let serving = tonic::transport::Server::builder()
         .add_service(IdentityServer::new(identity))
-        .add_service(ControllerServer::new(ControllerService::new(Arc::clone(volumes))))
+        .add_service(ControllerServer::new(service))
         .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
     tokio::spawn(async move {
         if let Err(error) = serving.await {

@@ -265,12 +265,8 @@ impl Provisioner {
                 let keys = self.keys(leftover.secret.as_ref()).await?;
                 let account = Account { keys: &keys, region: leftover.region.as_deref() };
                 let gone = self.volumes.delete(&id, account).await?;
-                let bucket = id.bucket_name();
                 if gone == Gone::NotEmpty {
-                    let message = format!(
-                        "bucket `{bucket}` at {} is not empty and is kept: delete it with its objects if nobody needs them",
-                        self.volumes.server.address
-                    );
+                    let message = tell::kept(id.bucket_name(), &self.volumes.server.address);
                     self.teller.tell(about(), Reason::BucketKept, message);
                 }
                 gone

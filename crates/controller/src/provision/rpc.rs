@@ -1,9 +1,10 @@
 //! The CSI controller service, for a csi-provisioner that runs beside.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use contract::arguments::Arguments;
+use kube::{Api, Client};
 use service::csi::controller_server::Controller;
 use service::csi::controller_service_capability::Rpc;
 use service::csi::controller_service_capability::rpc::Type;
@@ -22,9 +23,14 @@ use tonic::{Code, Request, Response, Status};
 use super::credentials::Keys;
 use super::memory::{Asked, Memory};
 use super::naming::VolumeId;
+use super::reclaim::Leftover;
 use super::server::Account;
 use super::storage_class::{ClassError, Plan, Target};
+use super::tell::{self, Reason, Teller};
 use super::volume::{self, Gone, VolumeError, Volumes};
+use crate::confirm::read;
+use crate::slim::SlimVolume;
+use crate::world::World;
 
 /// A bucket has no size; what is not asked for is called this.
 const SIZE_UNASKED_BYTES: i64 = 1 << 30;
@@ -95,11 +101,15 @@ impl From<RequestError> for Status {
 pub struct ControllerService {
     volumes: Arc<Volumes>,
     memory: Memory,
+    world: Arc<Mutex<World>>,
+    objects: Api<SlimVolume>,
+    teller: Teller,
 }
 
 impl ControllerService {
-    pub fn new(volumes: Arc<Volumes>) -> Self {
-        Self { volumes, memory: Memory::default() }
+    pub fn new(client: &Client, volumes: Arc<Volumes>, world: Arc<Mutex<World>>) -> Self {
+        let (objects, teller) = (Api::all(client.clone()), Teller::new(client));
+        Self { volumes, memory: Memory::default(), world, objects, teller }
     }
 
     async fn create(&self, request: CreateVolumeRequest) -> Result<Volume, RequestError> {
@@ -160,15 +170,33 @@ impl ControllerService {
             return Ok(());
         };
         let keys = self.keys(request.secrets)?;
-        let gone = self.volumes.delete(&id, Account { keys: &keys, region: None }).await?;
+        let volume = self.behind(&request.volume_id).await;
+        let region = volume.as_ref().and_then(Leftover::of).and_then(|leftover| leftover.region);
+        let gone = self.volumes.delete(&id, Account { keys: &keys, region: region.as_deref() }).await?;
         self.memory.forget(id.bucket_name());
         match gone {
             Gone::Deleted => tracing::info!(volume_id = %id, "volume deleted"),
-            Gone::NotEmpty => tracing::warn!(volume_id = %id, "bucket is not empty and is kept"),
+            Gone::NotEmpty => {
+                tracing::warn!(volume_id = %id, "bucket is not empty and is kept");
+                if let Some(volume) = volume {
+                    let message = tell::kept(id.bucket_name(), &self.volumes.server.address);
+                    self.teller.tell(tell::volume(&volume), Reason::BucketKept, message);
+                }
+            }
             Gone::Retained => tracing::info!(volume_id = %id, "objects are retained"),
             Gone::Partly => return Err(RequestError::Partly(id.to_string())),
         }
         Ok(())
+    }
+
+    /// The object of the volume with this id, which the call itself does not name. It knows the region, and is where people
+    /// are told.
+    async fn behind(&self, volume_id: &str) -> Option<SlimVolume> {
+        let name = {
+            let world = self.world.lock().expect("nobody panics while changing the world");
+            world.volume_with_handle(volume_id)?.to_owned()
+        };
+        read("the PersistentVolume", self.objects.get_opt(&name)).await.ok()?
     }
 
     async fn validate(

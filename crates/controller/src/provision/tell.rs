@@ -54,6 +54,13 @@ impl Reason {
     }
 }
 
+/// Why a bucket outlives its volume.
+pub fn kept(bucket: &str, endpoint: &str) -> String {
+    format!(
+        "bucket `{bucket}` at {endpoint} is not empty and is kept: delete it with its objects if nobody needs them"
+    )
+}
+
 /// By object and reason: when, and what.
 type Told = HashMap<(String, Reason), (Instant, String)>;
 

@@ -27,6 +27,11 @@ pub struct View {
 }
 
 impl World {
+    /// One of them, should several have it.
+    pub fn volume_with_handle(&self, handle: &str) -> Option<&str> {
+        self.volumes_by_handle.get(handle)?.first().map(String::as_str)
+    }
+
     pub fn view(&self, group: &str) -> Option<View> {
         let attachments = self.attachments_by_group.get(group).into_iter().flatten();
         let attachments: Vec<Attachment> =

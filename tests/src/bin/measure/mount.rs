@@ -8,11 +8,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use s3_csi_tests::manifest;
 use s3_csi_tests::processes::{processor_seconds, resident_mb};
 use s3_csi_tests::{Inside, Seen, eventually};
-use serde_json::{Value, json};
 use xtask::driver;
-use xtask::image::BUSYBOX;
 use xtask::s3::{ALICE, Client, ENDPOINT};
 
 use crate::Samples;
@@ -132,21 +131,8 @@ impl Bench {
     /// A bucket, a volume and a claim that are bound.
     async fn volume(&self, name: &str) {
         self.server.create_bucket(name).unwrap();
-        let volume = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "storageClassName": "",
-                "claimRef": {"namespace": self.here.namespace, "name": name},
-                "csi": {"driver": "s3.csi.scality.com", "volumeHandle": name, "volumeAttributes": {"bucketName": name}},
-            },
-        });
-        let claim = json!({
-            "metadata": {"name": name},
-            "spec": {
-                "accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": name,
-                "resources": {"requests": {"storage": "1Gi"}},
-            },
-        });
+        let volume = manifest::volume(name, &self.here.namespace, name);
+        let claim = manifest::claim(&volume);
         let post = PostParams::default();
         let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
         volumes.create(&post, &serde_json::from_value(volume).unwrap()).await.unwrap();
@@ -163,24 +149,8 @@ impl Bench {
     /// second. Returns when it was asked for.
     async fn run(&self, name: &str, claims: &[&str]) -> (Seconds, String) {
         tokio::time::sleep(timeline::random_pause()).await;
-        let mounts: Vec<Value> = claims
-            .iter()
-            .enumerate()
-            .map(|(number, claim)| {
-                let path = if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
-                json!({"name": claim, "mountPath": path})
-            })
-            .collect();
-        let volumes: Vec<Value> = claims
-            .iter()
-            .map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}}))
-            .collect();
-        let container = json!({
-            "name": "main", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", SCRIPT],
-            "volumeMounts": mounts,
-        });
         let created = now();
-        self.here.run(name, json!({"containers": [container], "volumes": volumes})).await;
+        self.here.run(name, manifest::pod(claims, SCRIPT)).await;
         (created, name.to_owned())
     }
 }

@@ -1,5 +1,6 @@
 //! The folder shared with a Mountpoint Pod, and the moment its mounter listens there.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::time::Duration;
 use contract::names::comm_on_node;
 
 use rustix::fs::{Mode, OFlags, inotify, openat};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::place::Root;
@@ -28,6 +30,9 @@ pub fn path(kubelet: &Root, pod_uid: &str) -> PathBuf {
 pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
     let folder = path(kubelet, pod_uid);
     loop {
+        // kubelet mounts the folder's memory upon a folder that is there already, of which inotify does not tell.
+        #[expect(deprecated, reason = "unsound only for types that do not own their descriptor; a file does")]
+        let mounts = AsyncFd::with_interest(File::open("/proc/self/mountinfo")?, Interest::PRIORITY)?;
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         // What is not there yet appears in the nearest folder that is.
         let mut watched = folder.clone();
@@ -49,7 +54,11 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
             reason = "unsound only for types that do not own their descriptor; this one does"
         )]
         let changes = AsyncFd::new(changes)?;
-        let _ = tokio::time::timeout(LOOK_AGAIN, changes.readable()).await;
+        tokio::select! {
+            _ = changes.readable() => {}
+            _ = mounts.ready(Interest::PRIORITY) => {}
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
     }
 }
 

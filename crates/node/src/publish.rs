@@ -139,7 +139,7 @@ impl Publisher {
     pub async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
         let publish = Publish::parse(request.clone(), self.kubelet.path())?;
         let Some(_turn) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
-        if self.is_from_another_era(&publish).await? {
+        if self.is_left_alone(&publish).await? {
             return Ok(());
         }
         // Before: if this fails, whoever mounts it again must do so with the newest Secret.
@@ -191,17 +191,16 @@ impl Publisher {
         Ok(())
     }
 
-    /// Mounts made by drivers of the time before Mountpoint Pods have no source of ours. They are left as they are.
-    async fn is_from_another_era(&self, publish: &Publish) -> Result<bool, PublishError> {
-        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
-        let Some(top) = table.at(&publish.target).next_back() else { return Ok(false) };
-        let Publish { volume_name, volume_id, pod_uid, .. } = publish;
+    /// What is mounted, served, and assigned to nobody stays as it is: it was mounted by a driver of the time before
+    /// Mountpoint Pods, or its workload is just leaving, and the unmount must not wait for us to wait.
+    async fn is_left_alone(&self, publish: &Publish) -> Result<bool, PublishError> {
+        let Publish { volume_name, volume_id, pod_uid, target, .. } = publish;
         if self.known.assignment(volume_name, volume_id, pod_uid).is_some() {
             return Ok(false);
         }
-        let sources = source_on_node(self.kubelet.path(), "");
-        let ours = table.copies(&publish.target).any(|copy| copy.point.starts_with(&sources));
-        Ok(top.bucket && !ours && self.pulses.feel(&publish.target).await == Pulse::Alive)
+        let table = kernel::table().map_err(kernel_error("read the mounts for", target))?;
+        let mounted = table.at(target).next_back().is_some_and(|top| top.bucket);
+        Ok(mounted && self.pulses.feel(target).await == Pulse::Alive)
     }
 
     /// Puts the keys in place, every time: a changed Secret reaches a mount that has been running for long.

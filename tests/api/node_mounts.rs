@@ -87,6 +87,11 @@ async fn an_unpublish_needs_nobody() {
     let stacked = place(&kubelet, &kubelet.target("stacked", "pv"));
     drop([0; 3].map(|_| kernel::mount_source(&stacked, false).unwrap()));
     unpublish("stacked").await;
+    let dead = kubelet.target("dead", "pv");
+    drop(kernel::mount_source(&place(&kubelet, &dead), false).unwrap());
+    let condition = node.csi.stats("handle", &dead).await.unwrap().volume_condition.unwrap();
+    assert!(condition.abnormal && condition.message.contains("is gone"), "{}", condition.message);
+    unpublish("dead").await;
     let silent = kernel::mount_source(&place(&kubelet, &kubelet.target("silent", "pv")), false).unwrap();
     unpublish("silent").await;
     drop(silent);

@@ -9,6 +9,7 @@ use crate::request::Publish;
 
 /// A scheduler needs milliseconds. A pod that is not on this node by then may have a reason worth telling.
 const SCHEDULED_WITHIN: Duration = Duration::from_secs(2);
+
 impl Publisher {
     /// Waits for an attachment that names this workload, and for the pod that it names.
     pub(crate) async fn assigned(

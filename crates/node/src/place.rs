@@ -117,8 +117,8 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         symlink(outside.path(), folder.path().join("link")).unwrap();
-        for path in ["link/new", "../new", "a/../../new", "link"] {
-            assert!(root.create(&folder.path().join(path)).is_err() || path == "link", "{path}");
+        for path in ["link/new", "../new", "a/../../new"] {
+            assert!(root.create(&folder.path().join(path)).is_err(), "{path}");
         }
         assert!(root.folder(&folder.path().join("link")).is_err());
         assert!(root.create(&folder.path().join("link/x")).is_err());

@@ -6,8 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use node::kernel::{self, Pulse, Pulses};
+use node::mounts::Mounts;
 use node::place::{Place, Root};
-use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount, unmount,
+};
 use rustix::process::{Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
 use s3_csi_tests::{cluster, within};
@@ -18,6 +21,8 @@ use xtask::s3::ALICE;
 struct Ground {
     folder: TempDir,
     root: Root,
+    /// One for all looks: it has to notice every change.
+    mounts: Mounts,
 }
 
 impl Ground {
@@ -39,7 +44,7 @@ impl Ground {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
         prepare(folder.path());
         let root = Root::open(folder.path()).unwrap();
-        Self { folder, root }
+        Self { folder, root, mounts: Mounts::default() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -50,8 +55,8 @@ impl Ground {
         self.root.create(&self.path(name)).unwrap()
     }
 
-    fn mounts(&self, name: &str) -> usize {
-        kernel::table().unwrap().at(&self.path(name)).count()
+    fn depth(&self, name: &str) -> usize {
+        self.mounts.table().unwrap().at(&self.path(name)).count()
     }
 
     fn read(&self, name: &str) -> std::io::Result<String> {
@@ -63,12 +68,29 @@ impl Ground {
 impl Drop for Ground {
     fn drop(&mut self) {
         for name in ["target", "read-only", "source", "listening", "deaf"] {
-            while self.mounts(name) > 0 {
+            while self.depth(name) > 0 {
                 kernel::detach(&self.place(name)).unwrap();
             }
         }
         let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
     }
+}
+
+#[test]
+fn every_change_of_the_mounts_is_noticed() {
+    let ground = Ground::new();
+    let (source, target) = (ground.place("source"), ground.place("target"));
+    let seen = || {
+        let table = ground.mounts.table().unwrap();
+        table.at(&ground.path("target")).map(|mount| mount.read_only).collect::<Vec<_>>()
+    };
+    assert!(seen().is_empty());
+    mount_bind(source.path(), target.path()).unwrap();
+    assert_eq!(seen(), [false]);
+    mount_remount(target.path(), MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
+    assert_eq!(seen(), [true]);
+    kernel::unmount_top(&target).unwrap();
+    assert!(seen().is_empty());
 }
 
 #[tokio::test]
@@ -88,7 +110,7 @@ async fn a_source_is_served_bound_and_taken_away() {
     assert_eq!(write("read-only/new").unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     write("target/new").unwrap();
 
-    let table = kernel::table().unwrap();
+    let table = ground.mounts.table().unwrap();
     let source = ground.path("source");
     assert!(table.at(&source).all(|mount| mount.bucket && !mount.read_only));
     let copies: Vec<(PathBuf, bool)> =
@@ -101,7 +123,7 @@ async fn a_source_is_served_bound_and_taken_away() {
     for name in ["target", "read-only"] {
         kernel::unmount_top(&ground.place(name)).unwrap();
         kernel::unmount_top(&ground.place(name)).unwrap();
-        assert_eq!(ground.mounts(name), 0, "{name}");
+        assert_eq!(ground.depth(name), 0, "{name}");
     }
     assert_eq!(pod.ended().code(), Some(1), "nobody asked it to exit");
 }
@@ -125,7 +147,7 @@ async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
     let successor = MountpointPod::start();
     successor.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    assert_eq!((ground.mounts("source"), ground.mounts("target")), (1, 2), "upon the dead one");
+    assert_eq!((ground.depth("source"), ground.depth("target")), (1, 2), "upon the dead one");
     assert_eq!(ground.read("target/file").unwrap(), "again");
 }
 
@@ -178,11 +200,11 @@ fn stacked_mounts_are_seen_and_removed_one_by_one() {
     let ground = Ground::new();
     let devices: Vec<_> =
         (0..3).map(|_| kernel::mount_source(&ground.place("source"), false).unwrap()).collect();
-    assert_eq!(ground.mounts("source"), 3);
+    assert_eq!(ground.depth("source"), 3);
     drop(devices);
     for left in [2, 1, 0] {
         kernel::detach(&ground.place("source")).unwrap();
-        assert_eq!(ground.mounts("source"), left);
+        assert_eq!(ground.depth("source"), left);
     }
     kernel::detach(&ground.place("source")).unwrap();
     eventually("the folder can go", || ground.place("source").remove_folder().is_ok());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use contract::names::{DRIVER, source_on_node};
 use kube::Client;
-use node::kernel;
+use node::mounts::Mounts;
 use tempfile::TempDir;
 use xtask::s3::{ALICE, ENDPOINT, REGION};
 
@@ -53,13 +53,13 @@ impl Kubelet {
 
     /// How many lie upon each other at this place.
     pub fn mounts(path: &Path) -> usize {
-        kernel::table().unwrap().at(path).count()
+        Mounts::default().table().unwrap().at(path).count()
     }
 }
 
 impl Drop for Kubelet {
     fn drop(&mut self) {
-        for mount in kernel::table().unwrap().0 {
+        for mount in &Mounts::default().table().unwrap().0 {
             if mount.point.starts_with(self.0.path()) {
                 let _ = rustix::mount::unmount(&mount.point, rustix::mount::UnmountFlags::DETACH);
             }

@@ -27,6 +27,16 @@ pub struct Program {
     probes: SocketAddr,
 }
 
+/// What a program answers on one of its probes' paths: the status line and the body.
+pub fn probe(address: SocketAddr, path: &str) -> (String, String) {
+    let mut connection = TcpStream::connect(address).unwrap();
+    write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+}
+
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.process.kill();
@@ -62,14 +72,8 @@ impl Program {
         Self { name, process, log, probes }
     }
 
-    /// What it answers on one of its probes' paths: the status line and the body.
     pub fn probe(&self, path: &str) -> (String, String) {
-        let mut connection = TcpStream::connect(self.probes).unwrap();
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        connection.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
+        probe(self.probes, path)
     }
 
     pub fn metrics(&self) -> String {

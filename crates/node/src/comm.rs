@@ -1,6 +1,5 @@
 //! The folder shared with a Mountpoint Pod, and the moment its mounter listens there.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,9 +8,9 @@ use std::time::Duration;
 use contract::names::comm_on_node;
 
 use rustix::fs::{Mode, OFlags, inotify, openat};
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
+use crate::mounts::NextChange;
 use crate::place::Root;
 
 /// The kernel tells of every change; this is for one that it forgot, or for a mounter that listens after its file is there.
@@ -31,8 +30,7 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
     let folder = path(kubelet, pod_uid);
     loop {
         // kubelet mounts the folder's memory upon a folder that is there already, of which inotify does not tell.
-        #[expect(deprecated, reason = "unsound only for types that do not own their descriptor; a file does")]
-        let mounts = AsyncFd::with_interest(File::open("/proc/self/mountinfo")?, Interest::PRIORITY)?;
+        let mounts = NextChange::watch()?;
         let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
         // What is not there yet appears in the nearest folder that is.
         let mut watched = folder.clone();
@@ -56,7 +54,7 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
         let changes = AsyncFd::new(changes)?;
         tokio::select! {
             _ = changes.readable() => {}
-            _ = mounts.ready(Interest::PRIORITY) => {}
+            () = mounts.happened() => {}
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }

@@ -9,14 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use contract::names::source_on_node;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::credentials;
 use crate::kernel::{self, Pulse};
 use crate::known::MountpointPod;
+use crate::mounts::NextChange;
 use crate::publish::Publisher;
 use crate::request::parse_target;
 
@@ -96,19 +95,18 @@ async fn drain(publisher: &Publisher, pod: &MountpointPod) {
 
 fn in_use(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     let pods = publisher.kubelet.path().join("pods");
-    Ok(kernel::table()?.copies(source).any(|copy| copy.point.starts_with(&pods)))
+    Ok(publisher.mounts.table()?.copies(source).any(|copy| copy.point.starts_with(&pods)))
 }
 
 /// Waits until the source is bound nowhere below kubelet's pods.
 async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
     loop {
-        // The descriptor remembers what it has shown: a change since then is told.
-        #[expect(deprecated, reason = "unsound only for types that do not own their descriptor; a file does")]
-        let mounts = AsyncFd::with_interest(fs::File::open("/proc/self/mountinfo")?, Interest::PRIORITY)?;
+        // Before looking: a change since then is told.
+        let change = NextChange::watch()?;
         if !in_use(publisher, source)? {
             return Ok(());
         }
-        let _ = tokio::time::timeout(LOOK_AGAIN, mounts.ready(Interest::PRIORITY)).await;
+        let _ = tokio::time::timeout(LOOK_AGAIN, change.happened()).await;
     }
 }
 
@@ -120,7 +118,7 @@ fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
         Err(error) => return Err(error),
     };
     let mut mounted = false;
-    while kernel::table()?.at(source).next().is_some() {
+    while publisher.mounts.table()?.at(source).next().is_some() {
         mounted = true;
         if let Err(error) = kernel::unmount_top(&place) {
             tracing::warn!(%error, source = %source.display(), "somebody still holds the mount; it ends with them");
@@ -164,7 +162,7 @@ async fn sweep_once(publisher: &Publisher, draining: &Draining) {
 /// Targets that nobody serves any more, of workloads that no attachment names. Those that are served are kubelet's to
 /// give back: an attachment that is missing by mistake must not take a bucket from a program that uses it.
 async fn abandoned(publisher: &Publisher) -> Vec<PathBuf> {
-    let Ok(table) = kernel::table() else { return Vec::new() };
+    let Ok(table) = publisher.mounts.table() else { return Vec::new() };
     let sources = source_on_node(publisher.kubelet.path(), "");
     let mut abandoned = Vec::new();
     for mount in table.0.iter().filter(|mount| mount.bucket) {

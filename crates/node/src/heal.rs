@@ -10,7 +10,7 @@ use contract::names::source_on_node;
 use service::csi::NodePublishVolumeRequest;
 use tokio_util::sync::CancellationToken;
 
-use crate::kernel::{self, Pulse};
+use crate::kernel::Pulse;
 use crate::publish::{PublishError, Publisher};
 
 /// Whatever has changed on the node, looking is not cheap with many mounts.
@@ -93,7 +93,7 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
 
 /// Targets whose source nobody answers for any more. Each source is asked once.
 async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
-    let Ok(table) = kernel::table() else { return Vec::new() };
+    let Ok(table) = publisher.mounts.table() else { return Vec::new() };
     let sources = source_on_node(publisher.kubelet.path(), "");
     let mut pulses = HashMap::new();
     let mut dead = Vec::new();

@@ -14,7 +14,7 @@ use mounter::channel::open_fuse;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 
-use crate::mount_table::{DEVICE, MountTable};
+use crate::mount_table::DEVICE;
 use crate::place::Place;
 
 /// A living server answers in milliseconds, a busy one in a second.
@@ -37,10 +37,6 @@ pub enum Pulse {
     Dead(String),
     /// Its server is there and does not answer.
     Silent,
-}
-
-pub fn table() -> io::Result<MountTable> {
-    Ok(MountTable::parse(&fs::read("/proc/self/mountinfo")?))
 }
 
 /// Mounts the FUSE device; its descriptor is for whoever serves it.

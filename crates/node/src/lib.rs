@@ -10,6 +10,7 @@ pub mod kernel;
 pub mod known;
 pub mod metrics;
 pub mod mount_table;
+pub mod mounts;
 pub mod place;
 pub mod plan;
 pub mod publish;

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use crate::kernel;
+use crate::mounts::Mounts;
 
 /// From a republish that finds everything in place to one that waits as long as it may, in seconds.
 const BUCKETS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
@@ -46,7 +46,7 @@ pub enum Stage {
 }
 
 impl Metrics {
-    pub fn register(kubelet: &std::path::Path) -> (Self, Arc<Mutex<Registry>>) {
+    pub fn register(kubelet: &std::path::Path, mounts: &Mounts) -> (Self, Arc<Mutex<Registry>>) {
         let histogram = || Histogram::new(BUCKETS);
         let metrics = Self {
             publishes: Family::new_with_constructor(histogram),
@@ -65,7 +65,10 @@ impl Metrics {
         );
         registry.register("dead_mounts", "Mounts of workloads that nobody serves", metrics.dead.clone());
         registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
-        registry.register_collector(Box::new(Sources(source_on_node(kubelet, ""))));
+        registry.register_collector(Box::new(Sources {
+            mounts: mounts.clone(),
+            folder: source_on_node(kubelet, ""),
+        }));
         (metrics, Arc::new(Mutex::new(registry)))
     }
 
@@ -88,13 +91,16 @@ impl Metrics {
 
 /// Counted when asked: the kernel knows best.
 #[derive(Debug)]
-struct Sources(std::path::PathBuf);
+struct Sources {
+    mounts: Mounts,
+    folder: std::path::PathBuf,
+}
 
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
-        let table = kernel::table().unwrap_or_default();
+        let table = self.mounts.table().unwrap_or_default();
         let buckets = || table.0.iter().filter(|mount| mount.bucket);
-        let sources = buckets().filter(|mount| mount.point.starts_with(&self.0)).count();
+        let sources = buckets().filter(|mount| mount.point.starts_with(&self.folder)).count();
         for (name, help, count) in [
             ("mounted_buckets", "Buckets that are mounted on this node", sources),
             ("bound_workloads", "Mounts of workloads", buckets().count() - sources),

@@ -1,7 +1,7 @@
 //! Paths below kubelet's folder, reached step by step and never through a symbolic link: parts of them are written by
 //! pods, and a link placed there must not lead us anywhere else.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -56,20 +56,19 @@ impl Root {
 
     /// The place of a folder below, made with every folder above it.
     pub fn create(&self, path: &Path) -> io::Result<Place> {
-        let relative = self.relative(path)?;
-        let mut parent = self.folder.try_clone()?;
-        let mut parts = relative.iter().peekable();
-        while let Some(name) = parts.next() {
-            match mkdirat(&parent, name, Mode::from_raw_mode(0o755)) {
-                Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
-                _ => {}
+        let place = match self.place(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let mut parent = self.folder.try_clone()?;
+                for name in self.relative(path)?.parent().into_iter().flatten() {
+                    make(&parent, name)?;
+                    parent = open_beneath(&parent, Path::new(name), OFlags::PATH | OFlags::DIRECTORY)?;
+                }
+                Place { parent, name: path.file_name().unwrap_or_default().to_owned() }
             }
-            if parts.peek().is_none() {
-                return Ok(Place { parent, name: name.to_owned() });
-            }
-            parent = open_beneath(&parent, Path::new(name), OFlags::PATH | OFlags::DIRECTORY)?;
-        }
-        Err(io::ErrorKind::InvalidInput.into())
+            place => place?,
+        };
+        make(&place.parent, &place.name)?;
+        Ok(place)
     }
 
     fn relative<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
@@ -97,6 +96,13 @@ impl Place {
             Err(error) if error != rustix::io::Errno::NOENT => Err(error.into()),
             _ => Ok(()),
         }
+    }
+}
+
+fn make(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match mkdirat(parent, name, Mode::from_raw_mode(0o755)) {
+        Err(error) if error != rustix::io::Errno::EXIST => Err(error.into()),
+        _ => Ok(()),
     }
 }
 

@@ -22,6 +22,7 @@ use crate::heal::Asked;
 use crate::kernel::{self, Pulse, Pulses};
 use crate::known::{Known, MountpointPod};
 use crate::metrics::{Metrics, Stage};
+use crate::mounts::Mounts;
 use crate::place::{Place, Root};
 use crate::plan::{Step, Wanted, plan};
 use crate::request::{Publish, RequestError, parse_target};
@@ -127,6 +128,7 @@ pub struct Installation {
 pub struct Publisher {
     pub kubelet: Root,
     pub known: Known,
+    pub mounts: Mounts,
     pub turns: Turns,
     pub pulses: Pulses,
     pub installation: Installation,
@@ -198,7 +200,7 @@ impl Publisher {
         if self.known.assignment(volume_name, volume_id, pod_uid).is_some() {
             return Ok(false);
         }
-        let table = kernel::table().map_err(kernel_error("read the mounts for", target))?;
+        let table = self.mounts.table().map_err(kernel_error("read the mounts for", target))?;
         let mounted = table.at(target).next_back().is_some_and(|top| top.bucket);
         Ok(mounted && self.pulses.feel(target).await == Pulse::Alive)
     }
@@ -228,14 +230,14 @@ impl Publisher {
         if !publish.alone {
             return Ok(());
         }
-        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
         let is_others = |point: &Path| {
             let parsed = point.to_str().and_then(|text| parse_target(text, self.kubelet.path()).ok());
             parsed
                 .is_some_and(|(target, _, volume)| volume == publish.volume_name && target != publish.target)
         };
-        let other = table.0.into_iter().find(|mount| mount.bucket && is_others(&mount.point));
-        other.map_or(Ok(()), |other| Err(PublishError::UsedElsewhere(other.point)))
+        let other = table.0.iter().find(|mount| mount.bucket && is_others(&mount.point));
+        other.map_or(Ok(()), |other| Err(PublishError::UsedElsewhere(other.point.clone())))
     }
 
     /// `served` if somebody has just answered for the source. Says whether anything was missing.
@@ -249,7 +251,7 @@ impl Publisher {
         let source = source_on_node(self.kubelet.path(), &pod.name);
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
         let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
-        let table = kernel::table().map_err(kernel_error("read the mounts for", &publish.target))?;
+        let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
         let alive = match table.at(&source).next_back() {
             None => false,
             Some(_) if served => true,
@@ -343,7 +345,7 @@ impl Publisher {
         };
         match &outcome {
             Ok(()) => {
-                let table = kernel::table().map_err(kernel_error("read the mounts for", source))?;
+                let table = self.mounts.table().map_err(kernel_error("read the mounts for", source))?;
                 table
                     .at(source)
                     .next_back()

@@ -39,7 +39,7 @@ impl Publisher {
             Err(error) => return Err(failed(error)),
         };
         for _ in 0..DEEPEST {
-            let table = kernel::table().map_err(failed)?;
+            let table = self.mounts.table().map_err(failed)?;
             if table.at(&path).next().is_none() {
                 place.remove_folder().map_err(failed)?;
                 self.forget(&path);
@@ -70,7 +70,7 @@ impl Publisher {
         if !self.kubelet.contains(path) {
             return Err(Status::not_found(format!("{} is no volume of this node", path.display())));
         }
-        let table = kernel::table().map_err(|error| Status::internal(error.to_string()))?;
+        let table = self.mounts.table().map_err(|error| Status::internal(error.to_string()))?;
         let mounted: Vec<_> = table.at(path).filter(|mount| mount.bucket).collect();
         if mounted.is_empty() {
             return Err(Status::not_found(format!("no bucket is mounted at {}", path.display())));

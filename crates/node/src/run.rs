@@ -25,6 +25,7 @@ use crate::heal::{self, Asked};
 use crate::kernel::Pulses;
 use crate::known::Known;
 use crate::metrics::Metrics;
+use crate::mounts::Mounts;
 use crate::place::Root;
 use crate::publish::{Installation, Publisher};
 use crate::registration::Registrar;
@@ -54,7 +55,8 @@ pub enum RunError {
 pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
     let kubelet_error = |source| RunError::Kubelet { path: flags.kubelet_path.clone(), source };
     let kubelet = Root::open(&flags.kubelet_path).map_err(kubelet_error)?;
-    let (metrics, registry) = Metrics::register(&flags.kubelet_path);
+    let mounts = Mounts::default();
+    let (metrics, registry) = Metrics::register(&flags.kubelet_path, &mounts);
     let ready = Arc::new(AtomicBool::new(false));
     let check = {
         let ready = Arc::clone(&ready);
@@ -81,6 +83,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let publisher = Arc::new(Publisher {
         kubelet,
         known,
+        mounts,
         turns: Turns::default(),
         pulses: Pulses::default(),
         installation: Installation {

@@ -1,15 +1,16 @@
 //! Connections of gRPC clients that call a Unix socket by its path. kubelet's registry does: its `:authority` is then
-//! `%2Fvar%2Flib…`, which the HTTP/2 library takes for a violation of the protocol. Such a header is replaced by
-//! `localhost` before the library sees it; everything else passes as it is.
+//! `%2Fvar%2Flib…`, which the HTTP/2 library takes for a violation of the protocol. Such a header is changed before the
+//! library sees it; everything else passes as it is.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use fluke_hpack::Decoder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tonic::transport::server::Connected;
+
+use crate::header_block;
 
 const PREFACE: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 /// Length, type, flags and stream of a frame.
@@ -86,8 +87,6 @@ struct Rewriter {
     begun: bool,
     held: Vec<u8>,
     ready: Vec<u8>,
-    /// Headers refer to earlier ones: every block has to be read by the same eyes.
-    decoder: Decoder<'static>,
 }
 
 impl Rewriter {
@@ -102,28 +101,24 @@ impl Rewriter {
         }
         while let Some(head) = self.held.first_chunk::<HEAD>().copied() {
             let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
-            if head[3] != HEADERS {
-                // Data may be long: what is there goes on, and the rest follows as it comes.
-                if self.held.len() < HEAD + length {
-                    return Ok(());
-                }
-                self.ready.extend(self.held.drain(..HEAD + length));
-                continue;
-            }
-            if length > LONGEST_HEADERS || head[4] & END_HEADERS == 0 {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "headers that are too long"));
+            let headers = head[3] == HEADERS;
+            if headers && (length > LONGEST_HEADERS || head[4] & END_HEADERS == 0) {
+                return Err(invalid("headers that are too long"));
             }
             if self.held.len() < HEAD + length {
                 return Ok(());
             }
             let frame: Vec<u8> = self.held.drain(..HEAD + length).collect();
-            self.rewrite(head, &frame[HEAD..])?;
+            if headers {
+                self.rewrite(head, &frame[HEAD..])?;
+            } else {
+                self.ready.extend(frame);
+            }
         }
         Ok(())
     }
 
     fn rewrite(&mut self, head: [u8; HEAD], mut payload: &[u8]) -> io::Result<()> {
-        let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         let mut flags = head[4];
         if flags & PADDED != 0 {
             let (padding, rest) =
@@ -136,13 +131,8 @@ impl Rewriter {
             payload = payload.get(5..).ok_or_else(|| invalid("a frame without its priority"))?;
         }
         flags &= !(PADDED | PRIORITY);
-        let fields = self.decoder.decode(payload).map_err(|error| invalid(&format!("headers: {error:?}")))?;
-        let mut block = Vec::with_capacity(payload.len() * 2);
-        for (name, value) in fields {
-            let is_path = name == b":authority" && value.iter().any(|byte| matches!(byte, b'/' | b'%'));
-            literal(&mut block, &name);
-            string(&mut block, if is_path { b"localhost" } else { &value });
-        }
+        let block =
+            header_block::tamed(payload).ok_or_else(|| invalid("headers that cannot be understood"))?;
         let length = u32::try_from(block.len()).map_err(|_| invalid("headers that are too long"))?;
         self.ready.extend(&length.to_be_bytes()[1..]);
         self.ready.extend([HEADERS, flags]);
@@ -152,92 +142,40 @@ impl Rewriter {
     }
 }
 
-/// A field that neither side remembers, with its name in full.
-fn literal(block: &mut Vec<u8>, name: &[u8]) {
-    block.push(0);
-    string(block, name);
-}
-
-/// Its length in seven bits and, if those do not do, in more bytes of seven; then the bytes as they are.
-fn string(block: &mut Vec<u8>, text: &[u8]) {
-    const FULL: usize = 0x7f;
-    let mut rest = text.len();
-    if rest < FULL {
-        block.push(u8::try_from(rest).unwrap_or_default());
-    } else {
-        block.push(0x7f);
-        rest -= FULL;
-        while rest >= 0x80 {
-            block.push(u8::try_from(rest & 0x7f).unwrap_or_default() | 0x80);
-            rest >>= 7;
-        }
-        block.push(u8::try_from(rest).unwrap_or_default());
-    }
-    block.extend(text);
+fn invalid(what: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// `:authority: /x` and what it becomes.
+    const PATH: &[u8] = &[0x41, 2, b'/', b'x'];
+    const NAME: &[u8] = &[0x41, 2, b'-', b'x'];
+
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    fn fields(bytes: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-        Decoder::new().decode(&bytes[HEAD..]).unwrap()
-    }
-
-    fn block(authority: &[u8]) -> Vec<u8> {
-        let mut block = Vec::new();
-        for (name, value) in
-            [(&b":path"[..], &b"/a.B/C"[..]), (b":authority", authority), (b"long", &[b'x'; 300])]
-        {
-            literal(&mut block, name);
-            string(&mut block, value);
-        }
-        block
-    }
-
-    #[test]
-    fn only_an_authority_that_is_a_path_is_replaced() {
-        for (sent, seen) in [
-            (&b"%2Fvar%2Flib%2Fx.sock"[..], &b"localhost"[..]),
-            (b"/var/lib/x.sock", b"localhost"),
-            (b"localhost", b"localhost"),
-            (b"example.com:80", b"example.com:80"),
-        ] {
-            let mut rewriter = Rewriter::default();
-            rewriter.take(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
-            let settings = frame(4, 0, &[]);
-            rewriter.take(&settings).unwrap();
-            rewriter.take(&frame(HEADERS, END_HEADERS, &block(sent))).unwrap();
-            let rest = &rewriter.ready[PREFACE + settings.len()..];
-            let fields = fields(rest);
-            assert_eq!(fields[0], (b":path".to_vec(), b"/a.B/C".to_vec()));
-            assert_eq!(fields[1].1, seen);
-            assert_eq!(fields[2].1.len(), 300);
-        }
-    }
-
     #[test]
     fn pieces_padding_and_priority_make_no_difference() {
-        let mut padded = vec![3, 0, 0, 0, 0, 16];
-        padded.extend(block(b"/x"));
-        padded.extend([0; 3]);
-        let mut all = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-        all.extend(frame(HEADERS, END_HEADERS | PADDED | PRIORITY, &padded));
-        all.extend(frame(0, 1, b"data"));
+        let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+        let padded = [&[3, 0, 0, 0, 0, 16], PATH, &[0; 3]].concat();
+        let sent = [
+            &preface[..],
+            &frame(4, 0, &[]),
+            &frame(HEADERS, END_HEADERS | PADDED | PRIORITY, &padded),
+            &frame(0, 1, b"data"),
+        ];
         let mut rewriter = Rewriter::default();
-        for byte in &all {
-            rewriter.take(&[*byte]).unwrap();
+        for byte in sent.concat() {
+            rewriter.take(&[byte]).unwrap();
         }
-        let rest = &rewriter.ready[PREFACE..];
-        let data = frame(0, 1, b"data");
-        let headers = &rest[..rest.len() - data.len()];
-        assert_eq!(fields(headers)[1].1, b"localhost");
-        assert!(rest.ends_with(&data));
+        let seen =
+            [&preface[..], &frame(4, 0, &[]), &frame(HEADERS, END_HEADERS, NAME), &frame(0, 1, b"data")];
+        assert_eq!(rewriter.ready, seen.concat());
     }
 
     #[test]
@@ -245,6 +183,6 @@ mod tests {
         let mut rewriter = Rewriter { begun: true, ..Rewriter::default() };
         assert!(rewriter.take(&frame(HEADERS, END_HEADERS, &[0xff; 40])).is_err());
         let mut rewriter = Rewriter { begun: true, ..Rewriter::default() };
-        assert!(rewriter.take(&frame(HEADERS, 0, &block(b"x"))).is_err());
+        assert!(rewriter.take(&frame(HEADERS, 0, PATH)).is_err());
     }
 }

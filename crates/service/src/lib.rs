@@ -1,5 +1,6 @@
 //! What every long-running program needs: logs, probes, metrics, the gRPC interfaces, and the wish to stop.
 
+mod header_block;
 pub mod identity;
 pub mod lenient;
 pub mod logs;

@@ -3,13 +3,15 @@
 
 mod timeline;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::{DeleteParams, PostParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::manifest;
 use s3_csi_tests::processes::{processor_seconds, resident_mb};
+use s3_csi_tests::program::probe;
 use s3_csi_tests::{Inside, Seen, eventually};
 use xtask::driver;
 use xtask::s3::{ALICE, Client, ENDPOINT};
@@ -24,6 +26,8 @@ const SCRIPT: &str = "trap 'exit 0' TERM; ls /data > /dev/null; while :; do slee
 const MANY: usize = 50;
 /// An idle program is watched for this long.
 const IDLE: Duration = Duration::from_mins(1);
+/// The port that the chart gives the node service's probes.
+const PROBES: u16 = 9808;
 
 pub(crate) async fn measure(repetitions: usize) -> Samples {
     let here = Inside::join("bench-mount").await;
@@ -122,10 +126,22 @@ impl Bench {
         tokio::time::sleep(Duration::from_secs(5)).await;
         samples.insert("node_rss_50_mounts_mb", vec![resident_mb("s3-csi-node")]);
         samples.insert("controller_rss_mb", vec![resident_mb("s3-csi-controller")]);
-        let before = processor_seconds("s3-csi-node");
+        let before = (processor_seconds("s3-csi-node"), self.publishes().await);
         tokio::time::sleep(IDLE).await;
-        let used = processor_seconds("s3-csi-node") - before;
+        let used = processor_seconds("s3-csi-node") - before.0;
         samples.insert("node_cpu_idle_percent", vec![used / IDLE.as_secs_f64() * 100.0]);
+        // What an idle mount costs is how often kubelet asks for it again.
+        samples.insert("idle_publishes_per_minute", vec![self.publishes().await - before.1]);
+    }
+
+    /// How many calls the node service has answered.
+    async fn publishes(&self) -> f64 {
+        let nodes = Api::<Pod>::namespaced(self.here.client.clone(), "kube-system");
+        let nodes = nodes.list(&ListParams::default().labels("app=s3-csi-node")).await.unwrap();
+        let address = nodes.items[0].status.as_ref().unwrap().pod_ip.as_ref().unwrap();
+        let metrics = probe(SocketAddr::new(address.parse().unwrap(), PROBES), "/metrics").1;
+        let counts = metrics.lines().filter(|line| line.starts_with("s3_csi_node_publish_seconds_count"));
+        counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
     /// A bucket, a volume and a claim that are bound.

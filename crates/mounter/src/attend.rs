@@ -165,16 +165,16 @@ impl Mounter {
     }
 
     /// One peer's order, if it is one that can be followed. Everything else is answered here.
-    fn order(&self, mut peer: UnixStream, stage: &Stage) -> Option<Stage> {
+    fn order(&self, peer: UnixStream, stage: &Stage) -> Option<Stage> {
         let order = match (allowed(&peer), stage) {
             (Err(refused), _) => Err(refused),
-            (Ok(()), Stage::Waiting) => receive(&mut peer, Instant::now() + RECEIVE_WITHIN),
+            (Ok(()), Stage::Waiting) => receive(&peer, Instant::now() + RECEIVE_WITHIN),
             (Ok(()), Stage::Starting { process, .. } | Stage::Serving(process)) => {
                 let message = format!("this Mountpoint Pod serves bucket `{}` already", process.bucket);
                 Err(Refused::new(Code::Busy, message))
             }
         };
-        let started = order.and_then(|(order, descriptor)| {
+        let started = order.transpose()?.and_then(|(order, descriptor)| {
             farewell::remove_error(&self.comm);
             log::info("mount handed over", &[("volume_id", &order.volume_id), ("bucket", &order.bucket)]);
             MountProcess::start(&self.program, order, descriptor, &self.comm)

@@ -100,19 +100,17 @@ pub fn send(
     Ok(())
 }
 
-/// The mounter's side: the order and its descriptor, or why there is none. Whatever else arrived is closed.
-pub fn receive(stream: &mut UnixStream, until: Instant) -> Result<(Order, OwnedFd), Refused> {
+/// The mounter's side: the order and its descriptor, or why there is none. Whatever else arrived is closed. Nothing from
+/// whoever hangs up without a word: it has asked whether somebody listens.
+pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(Order, OwnedFd)>, Refused> {
     let mut header = [0; HEADER];
     let mut descriptors = Vec::new();
-    let mut filled = 0;
-    while filled < HEADER {
-        filled += receive_some(stream, &mut header[filled..], &mut descriptors, until)?;
+    if receive_all(stream, &mut header, &mut descriptors, until)? == 0 {
+        return Ok(None);
     }
-    let length = frame::body_length(header).map_err(|error| Refused::from(&error))?;
-    let mut body = vec![0; length];
-    let mut filled = 0;
-    while filled < length {
-        filled += receive_some(stream, &mut body[filled..], &mut descriptors, until)?;
+    let mut body = vec![0; frame::body_length(header).map_err(|error| Refused::from(&error))?];
+    if receive_all(stream, &mut body, &mut descriptors, until)? < body.len() {
+        return Err(lost(&io::ErrorKind::UnexpectedEof.into()));
     }
     let order: Order = frame::decode(&body).map_err(|error| Refused::from(&error))?;
     let found = descriptors.len();
@@ -120,7 +118,7 @@ pub fn receive(stream: &mut UnixStream, until: Instant) -> Result<(Order, OwnedF
         Refused::new(Code::WrongDescriptor, format!("the order came with {found} descriptors instead of one"))
     })?;
     is_fuse(&descriptor)?;
-    Ok((order, descriptor))
+    Ok(Some((order, descriptor)))
 }
 
 pub fn answer(mut stream: &UnixStream, reply: &Reply, within: Duration) -> io::Result<()> {
@@ -129,18 +127,40 @@ pub fn answer(mut stream: &UnixStream, reply: &Reply, within: Duration) -> io::R
     stream.write_all(&frame)
 }
 
+/// Fills the buffer; only before the first byte the peer may hang up.
+fn receive_all(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    until: Instant,
+) -> Result<usize, Refused> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match receive_some(stream, &mut buffer[filled..], descriptors, until)? {
+            0 if filled == 0 => break,
+            0 => return Err(lost(&io::ErrorKind::UnexpectedEof.into())),
+            some => filled += some,
+        }
+    }
+    Ok(filled)
+}
+
+fn lost(error: &io::Error) -> Refused {
+    Refused::new(Code::Late, format!("no whole order came: {error}"))
+}
+
 fn receive_some(
     stream: &UnixStream,
     buffer: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
     until: Instant,
 ) -> Result<usize, Refused> {
-    let lost = |error: io::Error| Refused::new(Code::Late, format!("no whole order came: {error}"));
-    stream.set_read_timeout(Some(left(until).map_err(lost)?)).map_err(lost)?;
+    let left = left(until).and_then(|left| stream.set_read_timeout(Some(left)));
+    left.map_err(|error| lost(&error))?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-    let received = received.map_err(|error| lost(error.into()))?;
+    let received = received.map_err(|error| lost(&error.into()))?;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(sent) = message {
             descriptors.extend(sent);
@@ -153,10 +173,7 @@ fn receive_some(
             format!("the order came with more than {DESCRIPTORS} descriptors instead of one"),
         ));
     }
-    match received.bytes {
-        0 => Err(lost(io::ErrorKind::UnexpectedEof.into())),
-        some => Ok(some),
-    }
+    Ok(received.bytes)
 }
 
 /// Anything else would make the mount process fail in ways that nobody could explain.
@@ -213,11 +230,11 @@ mod tests {
     }
 
     /// What the mounter makes of what `peer` sends.
-    fn received(peer: impl FnOnce(UnixStream) + Send) -> Result<(Order, OwnedFd), Refused> {
-        let (here, mut there) = UnixStream::pair().unwrap();
+    fn received(peer: impl FnOnce(UnixStream) + Send) -> Result<Option<(Order, OwnedFd)>, Refused> {
+        let (here, there) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || peer(here));
-            let received = receive(&mut there, Instant::now() + SOON);
+            let received = receive(&there, Instant::now() + SOON);
             drop(there);
             received
         })
@@ -238,7 +255,7 @@ mod tests {
             drop(peer);
         };
         assert_eq!(code(silent), Code::Late);
-        assert_eq!(code(drop), Code::Late);
+        assert!(received(drop).unwrap().is_none(), "it has only looked");
         assert_eq!(code(|mut peer| peer.write_all(&order()[..HEADER + 3]).unwrap()), Code::Late);
     }
 
@@ -328,13 +345,13 @@ mod tests {
                         *place.get_mut(&mut bytes) = byte;
                     }
                     let cut = cut.index(bytes.len());
-                    let (here, mut there) = UnixStream::pair().unwrap();
+                    let (here, there) = UnixStream::pair().unwrap();
                     let file = null();
                     send(&here, &bytes[..cut.max(1)], &vec![file.as_fd(); count], later()).unwrap();
                     (&here).write_all(&bytes[cut.max(1)..]).unwrap();
                     drop(here);
                     // Nothing but a whole order with one descriptor of the right device would be taken.
-                    let refused = receive(&mut there, later()).map(drop).unwrap_err();
+                    let refused = receive(&there, later()).map(drop).unwrap_err();
                     prop_assert!(!refused.message.is_empty());
                     Ok(())
                 })

@@ -3,8 +3,9 @@
 use std::time::{Duration, Instant};
 
 use crate::comm;
+use crate::failure::{PublishError, kernel_error};
 use crate::known::MountpointPod;
-use crate::publish::{PublishError, Publisher, kernel_error};
+use crate::publish::Publisher;
 use crate::request::Publish;
 
 /// A scheduler needs milliseconds. A pod that is not on this node by then may have a reason worth telling.

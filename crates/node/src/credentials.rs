@@ -2,27 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use contract::volume::AuthenticationSource;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
+use service::keys::{DriverKeys, Keys, KeysError};
 use thiserror::Error;
 
 use crate::place::open_beneath;
 
 const FOLDER: &str = "credentials";
 const PROFILE: &str = "s3-csi";
-/// Keys of a Secret.
-const ACCESS_KEY_ID: &str = "access_key_id";
-const SECRET_ACCESS_KEY: &str = "secret_access_key";
-const SESSION_TOKEN: &str = "session_token";
-/// No key of any provider is longer; session tokens are.
-const LONGEST_KEY: usize = 128;
-const LONGEST_TOKEN: usize = 8192;
 
 #[derive(Debug, Error)]
 pub enum CredentialsError {
@@ -31,10 +24,8 @@ pub enum CredentialsError {
          or use `authenticationSource: secret`"
     )]
     NoDriverKeys,
-    #[error(
-        "missing or invalid keys in Kubernetes Secret: {0}: the Secret of nodePublishSecretRef must have them"
-    )]
-    Secret(String),
+    #[error(transparent)]
+    Secret(#[from] KeysError),
     #[error(
         "`authenticationSource: pod` is not available yet: use `driver`, or `secret` with a nodePublishSecretRef"
     )]
@@ -43,109 +34,36 @@ pub enum CredentialsError {
     Write(#[source] io::Error),
 }
 
-/// Shown by name only.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
-    access_key_id: String,
-    secret_access_key: String,
-    session_token: Option<String>,
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Keys(…)")
-    }
-}
-
-/// Where the installation's own keys are: a mounted Secret, read anew every time, or variables.
-#[derive(Clone, Debug)]
-pub struct DriverKeys {
-    pub folder: Option<PathBuf>,
-}
-
-impl DriverKeys {
-    fn find(&self) -> Option<Keys> {
-        let file = |name: &str| fs::read_to_string(self.folder.as_ref()?.join(name)).ok();
-        let variable = |name: &str| std::env::var(name).ok();
-        let get = |name: &str, or: &str| {
-            file(name)
-                .or_else(|| variable(or))
-                .map(|text| text.trim().to_owned())
-                .filter(|text| !text.is_empty())
-        };
-        Some(Keys {
-            access_key_id: get(ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID")?,
-            secret_access_key: get(SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY")?,
-            session_token: get(SESSION_TOKEN, "AWS_SESSION_TOKEN"),
-        })
-    }
-}
-
-impl Keys {
-    /// The keys that the volume is to be mounted with, and whose they are.
-    pub fn choose(
-        source: AuthenticationSource,
-        secrets: &BTreeMap<String, String>,
-        driver: &DriverKeys,
-    ) -> Result<(Self, AuthenticationSource), CredentialsError> {
-        match source {
-            AuthenticationSource::Secret if !secrets.is_empty() => {
-                Self::from_secret(secrets).map(|keys| (keys, AuthenticationSource::Secret))
-            }
-            // As in the reference: without a Secret, the driver's.
-            AuthenticationSource::Secret | AuthenticationSource::Driver => {
-                let keys = driver.find().ok_or(CredentialsError::NoDriverKeys)?;
-                Ok((keys, AuthenticationSource::Driver))
-            }
-            AuthenticationSource::Pod => Err(CredentialsError::PodIdentity),
+/// The keys that a volume is to be mounted with, and whose they are.
+pub fn choose(
+    source: AuthenticationSource,
+    secrets: &BTreeMap<String, String>,
+    driver: &DriverKeys,
+) -> Result<(Keys, AuthenticationSource), CredentialsError> {
+    match source {
+        AuthenticationSource::Secret if !secrets.is_empty() => {
+            let keys = Keys::of_secret(secrets, "the Secret of nodePublishSecretRef")?;
+            Ok((keys, AuthenticationSource::Secret))
         }
-    }
-
-    fn from_secret(secrets: &BTreeMap<String, String>) -> Result<Self, CredentialsError> {
-        let get = |name: &str| secrets.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
-        let known = |value: &str, others: &str| {
-            value.len() <= LONGEST_KEY
-                && value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
-        };
-        let access_key_id = get(ACCESS_KEY_ID).filter(|value| known(value, ""));
-        let secret_access_key = get(SECRET_ACCESS_KEY).filter(|value| known(value, "/+-="));
-        let token = get(SESSION_TOKEN);
-        let token_fits = token
-            .is_none_or(|token| token.len() <= LONGEST_TOKEN && token.chars().all(|c| c.is_ascii_graphic()));
-        match (access_key_id, secret_access_key, token_fits) {
-            (Some(id), Some(secret), true) => Ok(Self {
-                access_key_id: id.to_owned(),
-                secret_access_key: secret.to_owned(),
-                session_token: token.map(str::to_owned),
-            }),
-            (id, secret, _) => {
-                let wrong = [
-                    (ACCESS_KEY_ID, id.is_none()),
-                    (SECRET_ACCESS_KEY, secret.is_none()),
-                    (SESSION_TOKEN, !token_fits),
-                ];
-                let wrong: Vec<&str> =
-                    wrong.iter().filter(|(_, wrong)| *wrong).map(|(name, _)| *name).collect();
-                Err(CredentialsError::Secret(wrong.join(", ")))
-            }
+        // As in the reference: without a Secret, the driver's.
+        AuthenticationSource::Secret | AuthenticationSource::Driver => {
+            let keys = driver.find().ok_or(CredentialsError::NoDriverKeys)?;
+            Ok((keys, AuthenticationSource::Driver))
         }
+        AuthenticationSource::Pod => Err(CredentialsError::PodIdentity),
     }
+}
 
-    fn render(&self) -> String {
-        let Self { access_key_id, secret_access_key, session_token } = self;
-        let token = session_token
-            .as_ref()
-            .map(|token| {
-                format!(
-                    "aws_session_token={token}
-"
-                )
-            })
-            .unwrap_or_default();
-        format!(
-            "[{PROFILE}]\naws_access_key_id={access_key_id}\naws_secret_access_key={secret_access_key}\n{token}"
-        )
+/// As the mount process reads them.
+fn render(keys: &Keys) -> String {
+    let Keys { access_key_id, secret_access_key, session_token } = keys;
+    let mut text = format!(
+        "[{PROFILE}]\naws_access_key_id={access_key_id}\naws_secret_access_key={secret_access_key}\n"
+    );
+    if let Some(token) = session_token {
+        text.extend(["aws_session_token=", token, "\n"]);
     }
+    text
 }
 
 /// What tells the mount process where its keys are: it works in the shared folder, wherever the pod has that.
@@ -160,7 +78,7 @@ pub fn environment(mountpoint_pod: &str) -> [(String, String); 2] {
 /// Writes the keys into the folder shared with a Mountpoint Pod: whole or not at all, readable by its group alone, and
 /// through no link that somebody in the pod may have put there. Says whether anything changed.
 pub fn provide(comm: &OwnedFd, mountpoint_pod: &str, keys: &Keys) -> Result<bool, CredentialsError> {
-    write(comm, mountpoint_pod, keys.render().as_bytes()).map_err(CredentialsError::Write)
+    write(comm, mountpoint_pod, render(keys).as_bytes()).map_err(CredentialsError::Write)
 }
 
 fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
@@ -218,44 +136,28 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    fn choose(source: AuthenticationSource, pairs: &[(&str, &str)]) -> Result<Keys, String> {
-        let driver = DriverKeys { folder: None };
-        Keys::choose(source, &secret(pairs), &driver).map(|(keys, _)| keys).map_err(|error| error.to_string())
-    }
-
     #[test]
-    fn a_secret_is_checked_and_never_shown() {
-        let keys = choose(
-            AuthenticationSource::Secret,
-            &[("access_key_id", " AKIA1 "), ("secret_access_key", "a/b+c-d="), ("other", "x")],
-        )
-        .unwrap();
-        assert_eq!(keys.render(), "[s3-csi]\naws_access_key_id=AKIA1\naws_secret_access_key=a/b+c-d=\n");
-        assert_eq!(format!("{keys:?}"), "Keys(…)");
-        for (pairs, named) in [
-            (&[("access_key_id", "AKIA1")][..], "secret_access_key"),
-            (
-                &[("access_key_id", "AK IA"), ("secret_access_key", "s3cret\nx")],
-                "access_key_id, secret_access_key",
-            ),
-        ] {
-            let error = choose(AuthenticationSource::Secret, pairs).unwrap_err();
-            assert!(error.contains(&format!("Secret: {named}:")) && !error.contains("s3cret"), "{error}");
-        }
-        assert!(choose(AuthenticationSource::Pod, &[]).unwrap_err().contains("not available yet"));
-    }
-
-    #[test]
-    fn the_drivers_keys_are_read_from_their_folder_every_time() {
+    fn a_secret_goes_before_the_drivers_keys() {
         let folder = tempfile::tempdir().unwrap();
         let driver = DriverKeys { folder: Some(folder.path().to_owned()) };
-        assert!(driver.find().is_none() || std::env::var("AWS_ACCESS_KEY_ID").is_ok());
-        for (id, secret) in [("ONE", "1"), ("TWO", "2")] {
-            fs::write(folder.path().join(ACCESS_KEY_ID), format!("{id}\n")).unwrap();
-            fs::write(folder.path().join(SECRET_ACCESS_KEY), secret).unwrap();
-            let keys = driver.find().unwrap();
-            assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), (id, secret));
-        }
+        fs::write(folder.path().join("access_key_id"), "DRIVER").unwrap();
+        fs::write(folder.path().join("secret_access_key"), "d").unwrap();
+        let whose = |source, pairs: &[(&str, &str)]| {
+            choose(source, &secret(pairs), &driver).map(|(keys, source)| (keys.access_key_id, source))
+        };
+        let own = [("access_key_id", "OWN"), ("secret_access_key", "o")];
+        let drivers = ("DRIVER".to_owned(), AuthenticationSource::Driver);
+        assert_eq!(
+            whose(AuthenticationSource::Secret, &own).unwrap(),
+            ("OWN".to_owned(), AuthenticationSource::Secret)
+        );
+        assert_eq!(whose(AuthenticationSource::Secret, &[]).unwrap(), drivers);
+        assert_eq!(whose(AuthenticationSource::Driver, &own).unwrap(), drivers);
+        let error = whose(AuthenticationSource::Secret, &own[..1]).unwrap_err().to_string();
+        assert!(error.contains("nodePublishSecretRef") && error.contains("secret_access_key"), "{error}");
+        assert!(
+            whose(AuthenticationSource::Pod, &own).unwrap_err().to_string().contains("not available yet")
+        );
     }
 
     #[test]
@@ -270,7 +172,8 @@ mod tests {
         assert!(provide(&folder, "mp-1", &keys).unwrap());
         assert!(!provide(&folder, "mp-1", &keys).unwrap(), "nothing has changed");
         let file = comm.path().join("credentials/mp-1");
-        assert!(fs::read_to_string(&file).unwrap().ends_with("aws_session_token=C\n"));
+        let text = "[s3-csi]\naws_access_key_id=A\naws_secret_access_key=B\naws_session_token=C\n";
+        assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
         remove(&folder, "mp-1").unwrap();
         remove(&folder, "mp-1").unwrap();

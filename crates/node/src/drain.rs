@@ -1,10 +1,8 @@
 //! The end of a Mountpoint Pod: when no workload needs it any more, its source is unmounted and its mounter told to go.
-//! The same for sources that a dead predecessor left behind.
 
 use std::collections::HashSet;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -13,25 +11,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::credentials;
-use crate::kernel::{self, Pulse};
+use crate::kernel;
 use crate::known::MountpointPod;
 use crate::mounts::NextChange;
 use crate::publish::Publisher;
-use crate::request::parse_target;
 
-/// For what no watch has told.
-const SWEEP_EVERY: Duration = Duration::from_mins(2);
 /// The kernel tells of every change of its mounts; this is for one that it forgot.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Who is being drained, so that nobody is twice.
 type Draining = Arc<Mutex<HashSet<String>>>;
 
-/// Drains what is marked and sweeps what is left behind, until `stop`.
+/// Drains what is marked, until `stop`.
 pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     let draining = Draining::default();
     let mut changes = publisher.known.changes();
-    let mut sweep = tokio::time::interval(SWEEP_EVERY);
     loop {
         changes.borrow_and_update();
         for pod in publisher.known.pods() {
@@ -45,7 +39,6 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
         }
         tokio::select! {
             _ = changes.changed() => {}
-            _ = sweep.tick() => sweep_once(&publisher, &draining).await,
             () = stop.cancelled() => return,
         }
     }
@@ -111,7 +104,7 @@ async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
 }
 
 /// Unmounts the source and removes its folder; says whether it was mounted.
-fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
+pub(crate) fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     let place = match publisher.kubelet.place(source) {
         Ok(place) => place,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -127,59 +120,4 @@ fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     }
     place.remove_folder()?;
     Ok(mounted)
-}
-
-/// Targets of workloads that no longer are, and sources whose Mountpoint Pod is gone.
-async fn sweep_once(publisher: &Publisher, draining: &Draining) {
-    publisher.metrics.swept();
-    for target in abandoned(publisher).await {
-        let Some(_turn) = publisher.turns.target(&target) else { continue };
-        publisher.forget(&target);
-        tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
-        let outcome = publisher.kubelet.place(&target).and_then(|place| kernel::detach(&place));
-        if let Err(error) = outcome {
-            tracing::warn!(%error, target = %target.display(), "cannot unmount");
-        }
-    }
-    let sources = source_on_node(publisher.kubelet.path(), "");
-    let Ok(entries) = fs::read_dir(&sources) else { return };
-    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        if publisher.known.pod(&name).is_some() || !begin(draining, &name) {
-            continue;
-        }
-        let _turn = publisher.turns.of(&name).await;
-        match remove_source(publisher, &sources.join(&name)) {
-            Ok(_) => tracing::info!(
-                mountpoint_pod = name,
-                "the source of a Mountpoint Pod that is gone is removed"
-            ),
-            Err(error) => tracing::warn!(%error, mountpoint_pod = name, "cannot remove a source"),
-        }
-        end(draining, &name);
-    }
-}
-
-/// Targets that nobody serves any more, of workloads that no attachment names. Those that are served are kubelet's to
-/// give back: an attachment that is missing by mistake must not take a bucket from a program that uses it.
-async fn abandoned(publisher: &Publisher) -> Vec<PathBuf> {
-    let Ok(table) = publisher.mounts.table() else { return Vec::new() };
-    let sources = source_on_node(publisher.kubelet.path(), "");
-    let mut abandoned = Vec::new();
-    for mount in table.0.iter().filter(|mount| mount.bucket) {
-        let parsed = mount.point.to_str().and_then(|text| parse_target(text, publisher.kubelet.path()).ok());
-        let Some((target, pod_uid, _)) = parsed else { continue };
-        if publisher.known.is_attached(&pod_uid) {
-            continue;
-        }
-        let source = table.copies(&target).find_map(|copy| copy.point.strip_prefix(&sources).ok());
-        let served = match source.and_then(Path::to_str) {
-            Some(mountpoint_pod) => publisher.known.pod(mountpoint_pod).is_some(),
-            // Of the time before Mountpoint Pods, or left behind.
-            None => !matches!(publisher.pulses.feel(&target).await, Pulse::Dead(_)),
-        };
-        if !served {
-            abandoned.push(target);
-        }
-    }
-    abandoned
 }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use contract::names::source_on_node;
+use futures::future::join_all;
 use service::csi::NodePublishVolumeRequest;
 use tokio_util::sync::CancellationToken;
 
+use crate::failure::PublishError;
 use crate::kernel::Pulse;
-use crate::publish::{PublishError, Publisher};
+use crate::publish::Publisher;
 
 /// Whatever has changed on the node, looking is not cheap with many mounts.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
@@ -91,27 +93,23 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     }
 }
 
-/// Targets whose source nobody answers for any more. Each source is asked once.
+/// Targets whose source nobody answers for any more.
 async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
     let Ok(table) = publisher.mounts.table() else { return Vec::new() };
     let sources = source_on_node(publisher.kubelet.path(), "");
-    let mut pulses = HashMap::new();
-    let mut dead = Vec::new();
-    for target in publisher.asked.targets() {
-        // One that is not mounted is kubelet's to publish or to forget.
-        let Some(device) = table.at(&target).next_back().map(|mount| mount.device) else { continue };
-        let source =
-            table.copies(&target).find(|copy| copy.point.starts_with(&sources)).map(|copy| &copy.point);
-        let is_dead = match (pulses.get(&device), source) {
-            (Some(known), _) => *known,
-            (None, Some(source)) => matches!(publisher.pulses.feel(source).await, Pulse::Dead(_)),
-            // Its source was replaced, and it was not moved over: the one who did so was cut off.
-            (None, None) => matches!(publisher.pulses.feel(&target).await, Pulse::Dead(_)),
-        };
-        pulses.insert(device, is_dead);
-        if is_dead {
-            dead.push(target);
-        }
+    let mut targets = publisher.asked.targets();
+    let device_at = |target: &Path| table.at(target).next_back().map(|mount| mount.device);
+    // One that is not mounted is kubelet's to publish or to forget.
+    targets.retain(|target| device_at(target).is_some());
+    // Each source is asked once, and all at the same time: one that hangs takes seconds.
+    let mut asked = HashMap::new();
+    for target in &targets {
+        let source = table.copies(target).find(|copy| copy.point.starts_with(&sources));
+        // If there is none, it was replaced, and whoever did so was cut off before moving the target over.
+        asked.entry(device_at(target)).or_insert_with(|| source.map_or(target, |copy| &copy.point));
     }
-    dead
+    let pulses = asked.iter().map(async |(device, path)| (*device, publisher.pulses.feel(path).await));
+    let pulses: HashMap<_, _> = join_all(pulses).await.into_iter().collect();
+    let is_dead = |target: &Path| matches!(pulses.get(&device_at(target)), Some(Pulse::Dead(_)));
+    targets.into_iter().filter(|target| is_dead(target)).collect()
 }

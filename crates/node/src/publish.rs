@@ -2,118 +2,31 @@
 //! publish goes on from whatever is there.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use contract::names::source_on_node;
 use contract::volume::AuthenticationSource;
-use mounter::channel::{HandOverError, hand_over};
-use mounter::order::Order;
-use mounter::reply::{Code, Refused, Reply};
 use service::csi::NodePublishVolumeRequest;
-use thiserror::Error;
-use tonic::Status;
+use service::keys::DriverKeys;
 
 use crate::comm;
-use crate::credentials::{self, CredentialsError, DriverKeys, Keys};
+use crate::credentials::{self, CredentialsError};
+use crate::failure::{PublishError, kernel_error};
 use crate::heal::Asked;
 use crate::kernel::{self, Pulse, Pulses};
 use crate::known::{Known, MountpointPod};
 use crate::metrics::{Metrics, Stage};
 use crate::mounts::Mounts;
-use crate::place::{Place, Root};
+use crate::place::Root;
 use crate::plan::{Step, Wanted, plan};
-use crate::request::{Publish, RequestError, parse_target};
+use crate::request::{Publish, parse_target};
 use crate::tell::Teller;
 use crate::turn::Turns;
 
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
-/// again by itself. So one ends within 30 s: this much is for waiting,
+/// again by itself. So one ends within 30 s: this much is for waiting, the rest for the hand-over.
 const WAIT_WITHIN: Duration = Duration::from_secs(20);
-/// and this for the hand-over. A bucket that cannot be reached is given up after 8 s, with a reason.
-const HAND_OVER_WITHIN: Duration = Duration::from_secs(10);
-
-#[derive(Debug, Error)]
-pub enum PublishError {
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    #[error("another call is working on this target; try again")]
-    Busy,
-    #[error(
-        "no attachment names this workload yet (volume `{volume}`, pod {pod_uid}): is the controller running? \
-         kubectl get s3pa; kubectl get pods -A -lapp=s3-csi-controller"
-    )]
-    NoAssignment { volume: String, pod_uid: String },
-    #[error("the Mountpoint Pod `{0}` of this workload is not known yet")]
-    NoPod(String),
-    #[error("the Mountpoint Pod `{pod}` is not one that may serve this workload: {reason}")]
-    WrongPod { pod: String, reason: &'static str },
-    #[error(
-        "the Mountpoint Pod `{pod}` does not start: {reason}; see kubectl describe pod -n {namespace} {pod}"
-    )]
-    PodTrouble { pod: String, namespace: String, reason: String },
-    #[error("the Mountpoint Pod `{pod}` is not listening yet; see kubectl describe pod -n {namespace} {pod}")]
-    NotListening { pod: String, namespace: String },
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    #[error("{message} ({code}, Mountpoint Pod `{pod}`)", message = .refused.message, code = .refused.code)]
-    Refused { pod: String, refused: Refused },
-    #[error(
-        "the hand-over to the Mountpoint Pod `{pod}` failed: {source}; see kubectl logs -n {namespace} {pod}"
-    )]
-    HandOver { pod: String, namespace: String, source: HandOverError },
-    #[error("others are being served by the Mountpoint Pod `{0}` at the moment; try again")]
-    Waiting(String),
-    #[error("the server of {0} does not answer; see kubectl logs of the Mountpoint Pod of this name")]
-    Silent(PathBuf),
-    #[error("the volume is for one pod at a time, and is still mounted at {0}: wait for that pod's end")]
-    UsedElsewhere(PathBuf),
-    #[error("cannot {step} {path}: {source}")]
-    Kernel { step: &'static str, path: PathBuf, source: io::Error },
-}
-
-impl From<PublishError> for Status {
-    fn from(error: PublishError) -> Self {
-        let message = error.to_string();
-        match error {
-            PublishError::Busy => Self::aborted(message),
-            PublishError::NoAssignment { .. }
-            | PublishError::NoPod(_)
-            | PublishError::NotListening { .. } => Self::deadline_exceeded(message),
-            PublishError::WrongPod { .. } | PublishError::UsedElsewhere(_) => {
-                Self::failed_precondition(message)
-            }
-            PublishError::PodTrouble { .. }
-            | PublishError::HandOver { .. }
-            | PublishError::Waiting(_)
-            | PublishError::Silent(_) => Self::unavailable(message),
-            PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
-                Self::internal(message)
-            }
-            PublishError::Request(_) | PublishError::Credentials(_) => Self::invalid_argument(message),
-            PublishError::Refused { refused, .. } => match refused.code {
-                Code::BadOption | Code::BadPrefix | Code::WrongRegion => Self::invalid_argument(message),
-                Code::NoSuchBucket => Self::not_found(message),
-                Code::AccessDenied => Self::permission_denied(message),
-                Code::WrongSecret | Code::UnknownKey | Code::ExpiredCredentials | Code::NoCredentials => {
-                    Self::unauthenticated(message)
-                }
-                Code::EndpointUnreachable | Code::UnknownHost | Code::UntrustedCertificate | Code::Busy => {
-                    Self::unavailable(message)
-                }
-                Code::TimedOut | Code::Late => Self::deadline_exceeded(message),
-                Code::CacheNotWritable => Self::failed_precondition(message),
-                Code::WrongPeer
-                | Code::Garbled
-                | Code::WrongVersion
-                | Code::WrongDescriptor
-                | Code::Failed => Self::internal(message),
-            },
-        }
-    }
-}
 
 /// What is the same for every volume of this installation.
 #[derive(Clone, Debug)]
@@ -160,7 +73,7 @@ impl Publisher {
         self.make_so(&publish, until).await
     }
 
-    /// Waits until `until` at most, then mounts what is missing, which takes [`HAND_OVER_WITHIN`] at most.
+    /// Waits until `until` at most, then mounts what is missing, which takes [`HAND_OVER_WITHIN`](crate::serve::HAND_OVER_WITHIN) at most.
     async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
         let asked = Instant::now();
         let began = asked;
@@ -211,7 +124,7 @@ impl Publisher {
             return Ok(publish.volume.authentication);
         }
         let driver = &self.installation.driver_keys;
-        let (keys, source) = Keys::choose(publish.volume.authentication, &publish.secrets, driver)?;
+        let (keys, source) = credentials::choose(publish.volume.authentication, &publish.secrets, driver)?;
         let comm = comm::open(&self.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
         if credentials::provide(&comm, &pod.name, &keys)? {
             self.metrics.credentials_written();
@@ -296,83 +209,4 @@ impl Publisher {
         }
         Ok(!steps.is_empty())
     }
-
-    /// Mounts the source and has it served; a failure leaves nothing mounted.
-    async fn serve(
-        &self,
-        publish: &Publish,
-        pod: &MountpointPod,
-        place: &Place,
-        source: &Path,
-        authentication: AuthenticationSource,
-    ) -> Result<(), PublishError> {
-        let began = Instant::now();
-        let device =
-            kernel::mount_source(place, publish.source_read_only).map_err(kernel_error("mount", source))?;
-        let mut arguments = publish.arguments.clone();
-        arguments.set("user-agent-prefix", Some(&self.user_agent(authentication)));
-        let mut environment = self.installation.environment.clone();
-        environment.extend(publish.environment.clone());
-        environment.extend(credentials::environment(&pod.name));
-        let order = Order {
-            volume_id: publish.volume_id.clone(),
-            bucket: publish.volume.bucket.clone(),
-            arguments: arguments.render(),
-            environment,
-        };
-        let folder = comm::path(&self.kubelet, &pod.uid);
-        let until = Instant::now() + HAND_OVER_WITHIN;
-        let reply =
-            tokio::task::spawn_blocking(move || hand_over(&folder, &order, device.as_fd(), until)).await;
-        let outcome = match reply {
-            Ok(Ok(Reply::Serving(facts))) => {
-                tracing::info!(
-                    volume_id = publish.volume_id,
-                    mountpoint_pod = pod.name,
-                    version = facts.version,
-                    milliseconds = began.elapsed().as_millis(),
-                    "serving"
-                );
-                Ok(())
-            }
-            Ok(Ok(Reply::Refused(refused))) => Err(PublishError::Refused { pod: pod.name.clone(), refused }),
-            Ok(Err(error)) => Err(PublishError::HandOver {
-                pod: pod.name.clone(),
-                namespace: self.installation.mountpoint_namespace.clone(),
-                source: error,
-            }),
-            Err(panic) => Err(kernel_error("hand over", source)(io::Error::other(panic))),
-        };
-        match &outcome {
-            Ok(()) => {
-                let table = self.mounts.table().map_err(kernel_error("read the mounts for", source))?;
-                table
-                    .at(source)
-                    .next_back()
-                    .map(|mount| mount.device)
-                    .into_iter()
-                    .for_each(kernel::read_ahead);
-            }
-            Err(_) => {
-                if let Err(error) = kernel::detach(place) {
-                    tracing::warn!(%error, source = %source.display(), "the failed mount stays");
-                }
-            }
-        }
-        outcome
-    }
-
-    /// As in the reference, so that a server's logs keep telling the same.
-    fn user_agent(&self, authentication: AuthenticationSource) -> String {
-        let (version, credential_source) = (env!("CARGO_PKG_VERSION"), authentication.as_str());
-        let kubernetes = &self.installation.cluster_version;
-        format!("s3-csi-driver/{version} credential-source#{credential_source} k8s/{kubernetes}")
-    }
-}
-
-pub(crate) fn kernel_error<'a>(
-    step: &'static str,
-    path: &'a Path,
-) -> impl Fn(io::Error) -> PublishError + 'a {
-    move |source| PublishError::Kernel { step, path: path.to_owned(), source }
 }

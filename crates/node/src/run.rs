@@ -10,6 +10,7 @@ use kube::Client;
 use service::csi::identity_server::IdentityServer;
 use service::csi::node_server::NodeServer;
 use service::identity::Identity;
+use service::keys::DriverKeys;
 use service::probes::{self, Probes};
 use service::registration::registration_server::RegistrationServer;
 use service::socket;
@@ -18,7 +19,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
-use crate::credentials::DriverKeys;
 use crate::drain;
 use crate::flags::{Flags, Registration};
 use crate::heal::{self, Asked};
@@ -30,6 +30,7 @@ use crate::place::Root;
 use crate::publish::{Installation, Publisher};
 use crate::registration::Registrar;
 use crate::rpc::NodeService;
+use crate::sweep;
 use crate::taint;
 use crate::tell::Teller;
 use crate::turn::Turns;
@@ -98,6 +99,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     });
     tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
     tokio::spawn(heal::run(Arc::clone(&publisher), stop.clone()));
+    tokio::spawn(sweep::run(Arc::clone(&publisher), stop.clone()));
 
     let listen = |path: &PathBuf| {
         socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })
@@ -109,7 +111,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .add_service(IdentityServer::new(Identity { ready: Arc::clone(&ready) }))
         .add_service(NodeServer::new(service))
         .serve_with_incoming_shutdown(csi, stop.clone().cancelled_owned());
-    let server = tokio::spawn(server);
+    let mut server = tokio::spawn(server);
 
     let (registered, mut is_registered) = watch::channel(flags.registration == Registration::Off);
     if flags.registration == Registration::On {
@@ -136,10 +138,14 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         }
     });
 
-    stop.cancelled().await;
-    match tokio::time::timeout(FINISH_WITHIN, server).await {
-        Ok(Ok(outcome)) => Ok(outcome?),
+    let ended = tokio::select! {
+        // By itself: whoever starts us again may have more luck.
+        ended = &mut server => Some(ended),
+        () = stop.cancelled() => tokio::time::timeout(FINISH_WITHIN, &mut server).await.ok(),
+    };
+    match ended {
+        Some(Ok(outcome)) => Ok(outcome?),
         // A call that does not end, or one that panicked, is no reason to stay.
-        Ok(Err(_)) | Err(_) => Ok(()),
+        Some(Err(_)) | None => Ok(()),
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use contract::names::DRIVER;
 use tonic::{Request, Response, Status};
 
 use crate::csi::plugin_capability::Service;
@@ -12,8 +13,6 @@ use crate::csi::{
     GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
     PluginCapability, ProbeRequest, ProbeResponse, identity_server,
 };
-
-const NAME: &str = "s3.csi.scality.com";
 
 pub struct Identity {
     pub ready: Arc<AtomicBool>,
@@ -26,7 +25,7 @@ impl identity_server::Identity for Identity {
         _: Request<GetPluginInfoRequest>,
     ) -> Result<Response<GetPluginInfoResponse>, Status> {
         let vendor_version = env!("CARGO_PKG_VERSION").to_owned();
-        Ok(Response::new(GetPluginInfoResponse { name: NAME.to_owned(), vendor_version }))
+        Ok(Response::new(GetPluginInfoResponse { name: DRIVER.to_owned(), vendor_version }))
     }
 
     async fn get_plugin_capabilities(

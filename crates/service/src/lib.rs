@@ -2,6 +2,7 @@
 
 mod header_block;
 pub mod identity;
+pub mod keys;
 pub mod lenient;
 pub mod logs;
 pub mod probes;

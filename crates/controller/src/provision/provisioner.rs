@@ -13,7 +13,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use super::claim::{Begun, Claim, Need};
-use super::credentials::Keys;
+use super::credentials::Credentials;
 use super::naming::VolumeId;
 use super::order::{Order, waits_for_consumer};
 use super::patience::Patience;
@@ -153,13 +153,13 @@ impl Provisioner {
         }
         let mut order = Order::of(claim, &class, &self.volumes.server.address)
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
-        let keys = self.keys(order.provisioner_secret.as_ref()).await?;
+        let credentials = self.credentials(order.provisioner_secret.as_ref()).await?;
         // A bucket is mounted from where it was made.
-        order.region = order.region.or_else(|| keys.region.clone());
+        order.region = order.region.or_else(|| credentials.region.clone());
         let message = format!("making volume `{}` at {}", order.id, self.volumes.server.address);
         self.teller.tell(tell::claim(claim), Reason::Provisioning, message);
 
-        let account = Account { keys: &keys, region: order.region.as_deref() };
+        let account = Account { credentials: &credentials, region: order.region.as_deref() };
         let (claim, begun_before) = (self.begin(claim, &order).await?, claim.is_begun());
         if let Err(error) = self.volumes.create(&order.id, account).await {
             // It was a clear no: nothing was made, and nothing has to be undone should the claim be deleted.
@@ -218,8 +218,8 @@ impl Provisioner {
 
     async fn undo(&self, claim: &Claim) -> Result<(), ProvisionError> {
         let Some((id, begun)) = claim.begun() else { return Ok(()) };
-        let keys = self.keys(begun.secret().as_ref()).await?;
-        let account = Account { keys: &keys, region: begun.region.as_deref() };
+        let credentials = self.credentials(begun.secret().as_ref()).await?;
+        let account = Account { credentials: &credentials, region: begun.region.as_deref() };
         let gone = self.volumes.delete(&id, account).await?;
         tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");
         Ok(())
@@ -262,8 +262,8 @@ impl Provisioner {
         let about = || tell::volume(volume);
         let gone = match VolumeId::parse(&leftover.handle) {
             Some(id) => {
-                let keys = self.keys(leftover.secret.as_ref()).await?;
-                let account = Account { keys: &keys, region: leftover.region.as_deref() };
+                let credentials = self.credentials(leftover.secret.as_ref()).await?;
+                let account = Account { credentials: &credentials, region: leftover.region.as_deref() };
                 let gone = self.volumes.delete(&id, account).await?;
                 if gone == Gone::NotEmpty {
                     let message = tell::kept(id.bucket_name(), &self.volumes.server.address);
@@ -285,9 +285,9 @@ impl Provisioner {
     }
 
     /// Of the Secret, live: it may have been corrected a moment ago. Without one, the driver's.
-    async fn keys(&self, secret: Option<&SecretRef>) -> Result<Keys, ProvisionError> {
+    async fn credentials(&self, secret: Option<&SecretRef>) -> Result<Credentials, ProvisionError> {
         let Some(SecretRef { namespace, name }) = secret else {
-            return Ok(self.volumes.keys(None).map_err(VolumeError::from)?);
+            return Ok(self.volumes.drivers_own()?);
         };
         let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
         let found = read("the Secret", secrets.get_opt(name)).await?;
@@ -296,7 +296,7 @@ impl Provisioner {
         let text =
             |(key, value): (String, k8s_openapi::ByteString)| Some((key, String::from_utf8(value.0).ok()?));
         let data: BTreeMap<String, String> = data.into_iter().filter_map(text).collect();
-        Ok(Keys::of_secret(&data, &format!("Secret {namespace}/{name}")).map_err(VolumeError::from)?)
+        Ok(Credentials::of_secret(&data, &format!("Secret {namespace}/{name}")).map_err(VolumeError::from)?)
     }
 
     fn world(&self) -> MutexGuard<'_, World> {

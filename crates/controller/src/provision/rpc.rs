@@ -20,7 +20,7 @@ use service::csi::{
 use thiserror::Error;
 use tonic::{Code, Request, Response, Status};
 
-use super::credentials::Keys;
+use super::credentials::Credentials;
 use super::memory::{Asked, Memory};
 use super::naming::VolumeId;
 use super::reclaim::Leftover;
@@ -146,8 +146,8 @@ impl ControllerService {
         }
         // As the reference has it; without a Secret of its own the node falls back to the driver's keys.
         let source = if request.secrets.is_empty() { "driver" } else { "secret" };
-        let keys = self.keys(request.secrets)?;
-        let account = Account { keys: &keys, region: plan.region.as_deref() };
+        let credentials = self.credentials(request.secrets)?;
+        let account = Account { credentials: &credentials, region: plan.region.as_deref() };
         self.volumes.create(&id, account).await?;
         self.memory.keep(id.bucket_name(), asked);
         tracing::info!(volume_id = %id, name = request.name, "volume created");
@@ -169,10 +169,13 @@ impl ControllerService {
             tracing::warn!(volume_id = request.volume_id, "volume was not made here, left alone");
             return Ok(());
         };
-        let keys = self.keys(request.secrets)?;
+        let credentials = self.credentials(request.secrets)?;
         let volume = self.behind(&request.volume_id).await;
         let region = volume.as_ref().and_then(Leftover::of).and_then(|leftover| leftover.region);
-        let gone = self.volumes.delete(&id, Account { keys: &keys, region: region.as_deref() }).await?;
+        let gone = self
+            .volumes
+            .delete(&id, Account { credentials: &credentials, region: region.as_deref() })
+            .await?;
         self.memory.forget(id.bucket_name());
         match gone {
             Gone::Deleted => tracing::info!(volume_id = %id, "volume deleted"),
@@ -211,9 +214,9 @@ impl ControllerService {
         }
         let missing = || RequestError::Missing(request.volume_id.clone());
         let id = VolumeId::parse(&request.volume_id).ok_or_else(missing)?;
-        let keys = self.keys(request.secrets)?;
+        let credentials = self.credentials(request.secrets)?;
         let region = request.volume_context.get(volume::REGION).map(String::as_str);
-        if !self.volumes.exists(&id, Account { keys: &keys, region }).await? {
+        if !self.volumes.exists(&id, Account { credentials: &credentials, region }).await? {
             return Err(missing());
         }
         match check_capabilities(&request.volume_capabilities) {
@@ -233,11 +236,13 @@ impl ControllerService {
         }
     }
 
-    fn keys(&self, secrets: HashMap<String, String>) -> Result<Keys, VolumeError> {
+    fn credentials(&self, secrets: HashMap<String, String>) -> Result<Credentials, VolumeError> {
         let secrets: BTreeMap<String, String> = secrets.into_iter().collect();
-        let given =
-            (!secrets.is_empty()).then(|| Keys::of_secret(&secrets, "the provisioner secret")).transpose()?;
-        Ok(self.volumes.keys(given)?)
+        if secrets.is_empty() {
+            self.volumes.drivers_own()
+        } else {
+            Ok(Credentials::of_secret(&secrets, "the provisioner secret")?)
+        }
     }
 }
 

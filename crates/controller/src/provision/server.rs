@@ -9,12 +9,13 @@ use http_body_util::{BodyExt as _, Full, Limited};
 use rusty_s3::actions::{
     CreateBucket, DeleteBucket, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
 };
-use rusty_s3::{Bucket, Credentials, UrlStyle};
+use rusty_s3::{Bucket, UrlStyle};
+use service::keys::Keys;
 use thiserror::Error;
 use url::Url;
 
 use super::connection::Connections;
-use super::credentials::Keys;
+use super::credentials::Credentials;
 use super::fault::{Call, Fault, Operation};
 use super::kind::Kind;
 use crate::metrics::S3Calls;
@@ -57,7 +58,7 @@ pub struct Server {
 /// Whose request it is, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Account<'a> {
-    pub keys: &'a Keys,
+    pub credentials: &'a Credentials,
     /// Of the class; else the Secret's, else the driver's.
     pub region: Option<&'a str>,
 }
@@ -104,7 +105,7 @@ impl Server {
     pub async fn create_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
         let region = self.region(account);
         // Elsewhere than at Amazon it may name a place instead of a region: only what somebody asked for is sent there.
-        let asked = account.region.is_some() || account.keys.region.is_some() || self.is_amazon();
+        let asked = account.region.is_some() || account.credentials.region.is_some() || self.is_amazon();
         let place = if region == DEFAULT_REGION || !asked {
             String::new()
         } else {
@@ -182,7 +183,7 @@ impl Server {
     }
 
     fn region<'a>(&'a self, account: Account<'a>) -> &'a str {
-        account.region.or(account.keys.region.as_deref()).unwrap_or(&self.region)
+        account.region.or(account.credentials.region.as_deref()).unwrap_or(&self.region)
     }
 
     fn described<'a>(&'a self, account: Account<'a>, operation: Operation, bucket: &'a str) -> Call<'a> {
@@ -194,7 +195,7 @@ impl Server {
         account: Account<'_>,
         operation: Operation,
         bucket: &str,
-        order: impl FnOnce(&Bucket, &Credentials) -> Ordered,
+        order: impl FnOnce(&Bucket, &rusty_s3::Credentials) -> Ordered,
     ) -> Result<String, Fault> {
         let call = self.described(account, operation, bucket);
         let style = match self.addressing {
@@ -203,10 +204,10 @@ impl Server {
         };
         let at = Bucket::new(self.endpoint.clone(), style, bucket.to_owned(), call.region.to_owned())
             .map_err(|error| Fault::new(Kind::BadName, &call, error.to_string()))?;
-        let (id, secret) = (&account.keys.access_key_id, &account.keys.secret_access_key);
-        let credentials = match &account.keys.session_token {
-            Some(token) => Credentials::new_with_token(id, secret, token),
-            None => Credentials::new(id, secret),
+        let Keys { access_key_id: id, secret_access_key: secret, session_token } = &account.credentials.keys;
+        let credentials = match session_token {
+            Some(token) => rusty_s3::Credentials::new_with_token(id, secret, token),
+            None => rusty_s3::Credentials::new(id, secret),
         };
         let outcome =
             match tokio::time::timeout(ANSWER_WITHIN, self.send(&call, order(&at, &credentials))).await {

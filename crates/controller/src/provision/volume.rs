@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use contract::volume::attribute;
+use service::keys::{DriverKeys, KeysError};
 use thiserror::Error;
 use tonic::Code;
 
-use super::credentials::{DriverKeys, Keys, KeysError};
+use super::credentials::Credentials;
 use super::fault::Fault;
 use super::kind::Kind;
 use super::naming::{Deletion, VolumeId};
@@ -26,6 +27,11 @@ const BATCHES_AT_ONCE: usize = 20;
 pub enum VolumeError {
     #[error("cannot find credentials: {0}")]
     Keys(#[from] KeysError),
+    #[error(
+        "cannot find credentials: the class names no provisioner secret, and the driver has no keys of its own: put \
+         access_key_id and secret_access_key into the driver's Secret, or give the class a provisioner secret"
+    )]
+    NoDriverKeys,
     #[error("cannot create the volume: {0}")]
     Create(#[source] Fault),
     #[error("cannot delete the volume: {0}")]
@@ -42,7 +48,7 @@ pub enum VolumeError {
 impl VolumeError {
     pub fn code(&self) -> Code {
         match self {
-            Self::Keys(KeysError::NoDriverKeys) => Code::Unauthenticated,
+            Self::NoDriverKeys => Code::Unauthenticated,
             Self::Keys(_) => Code::InvalidArgument,
             Self::Create(fault) | Self::Delete(fault) | Self::Look(fault) => fault.code(),
             Self::Outside { .. } => Code::FailedPrecondition,
@@ -52,7 +58,7 @@ impl VolumeError {
     /// Whether something may have been made all the same.
     pub fn is_ambiguous(&self) -> bool {
         match self {
-            Self::Keys(_) | Self::Look(_) => false,
+            Self::Keys(_) | Self::NoDriverKeys | Self::Look(_) => false,
             Self::Create(fault) => fault.is_ambiguous(),
             Self::Delete(_) | Self::Outside { .. } => true,
         }
@@ -77,9 +83,9 @@ pub struct Volumes {
 }
 
 impl Volumes {
-    /// Of a Secret if there is one, else the driver's.
-    pub fn keys(&self, secret: Option<Keys>) -> Result<Keys, KeysError> {
-        secret.map_or_else(|| self.driver_keys.find(), Ok)
+    /// For whoever has no Secret.
+    pub fn drivers_own(&self) -> Result<Credentials, VolumeError> {
+        self.driver_keys.find().map(Credentials::from).ok_or(VolumeError::NoDriverKeys)
     }
 
     /// One request: whoever asks again for the same id finds what is there.

@@ -1,0 +1,147 @@
+//! Keys to the S3 server: of a Secret, or the driver's own. Never shown, never logged.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+/// Keys of a Secret.
+const ACCESS_KEY_ID: &str = "access_key_id";
+const SECRET_ACCESS_KEY: &str = "secret_access_key";
+const SESSION_TOKEN: &str = "session_token";
+/// No key of any provider is longer; session tokens are.
+const LONGEST_KEY: usize = 128;
+const LONGEST_TOKEN: usize = 8192;
+
+/// Each names the key, never its value.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum KeysError {
+    #[error("{0} has no key `{1}`: add it")]
+    Missing(String, &'static str),
+    #[error("the key `{1}` of {0} is empty: give it a value")]
+    Empty(String, &'static str),
+    #[error("the key `{1}` of {0} is not one that S3 could have given: correct it")]
+    Impossible(String, &'static str),
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Keys {
+    pub access_key_id: String,
+    pub secret_access_key: String,
+    pub session_token: Option<String>,
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Keys(…)")
+    }
+}
+
+impl Keys {
+    /// `whose` names the Secret in errors.
+    pub fn of_secret(secret: &BTreeMap<String, String>, whose: &str) -> Result<Self, KeysError> {
+        let get = |key: &'static str| match secret.get(key).map(|value| value.trim()) {
+            None => Err(KeysError::Missing(whose.to_owned(), key)),
+            Some("") => Err(KeysError::Empty(whose.to_owned(), key)),
+            Some(value) => Ok(value.to_owned()),
+        };
+        let keys = Self {
+            access_key_id: get(ACCESS_KEY_ID)?,
+            secret_access_key: get(SECRET_ACCESS_KEY)?,
+            session_token: get(SESSION_TOKEN).ok(),
+        };
+        match keys.impossible() {
+            Some(key) => Err(KeysError::Impossible(whose.to_owned(), key)),
+            None => Ok(keys),
+        }
+    }
+
+    /// The first that no S3 server can have given.
+    fn impossible(&self) -> Option<&'static str> {
+        let fits = |value: &str, others: &str| {
+            value.len() <= LONGEST_KEY
+                && value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+        };
+        let token_fits =
+            |token: &String| token.len() <= LONGEST_TOKEN && token.chars().all(|c| c.is_ascii_graphic());
+        if !fits(&self.access_key_id, "") {
+            Some(ACCESS_KEY_ID)
+        } else if !fits(&self.secret_access_key, "/+-=") {
+            Some(SECRET_ACCESS_KEY)
+        } else if !self.session_token.as_ref().is_none_or(token_fits) {
+            Some(SESSION_TOKEN)
+        } else {
+            None
+        }
+    }
+}
+
+/// Where the installation's own keys are: a mounted Secret, read anew every time, or variables.
+#[derive(Clone, Debug)]
+pub struct DriverKeys {
+    pub folder: Option<PathBuf>,
+}
+
+impl DriverKeys {
+    pub fn find(&self) -> Option<Keys> {
+        let get = |key: &str, variable: &str| {
+            let file = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(key)).ok());
+            let value = file.or_else(|| std::env::var(variable).ok()).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        Some(Keys {
+            access_key_id: get(ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID")?,
+            secret_access_key: get(SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY")?,
+            session_token: get(SESSION_TOKEN, "AWS_SESSION_TOKEN"),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keys(pairs: &[(&str, &str)]) -> Result<Keys, KeysError> {
+        let secret = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Keys::of_secret(&secret, "Secret ns/keys")
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_secret_is_told_apart_and_never_shown() {
+        let id = (ACCESS_KEY_ID, " AKIA ");
+        let secret = (SECRET_ACCESS_KEY, "se/cr+et-x=\n");
+        let found = keys(&[id, secret, ("other", "x"), (SESSION_TOKEN, "")]).unwrap();
+        let expected = Keys {
+            access_key_id: "AKIA".into(),
+            secret_access_key: "se/cr+et-x=".into(),
+            session_token: None,
+        };
+        assert!(found == expected);
+        assert_eq!(format!("{found:?}"), "Keys(…)");
+        let whose = || "Secret ns/keys".to_owned();
+        for (pairs, error) in [
+            (&[id][..], KeysError::Missing(whose(), SECRET_ACCESS_KEY)),
+            (&[id, (SECRET_ACCESS_KEY, " ")], KeysError::Empty(whose(), SECRET_ACCESS_KEY)),
+            (&[(ACCESS_KEY_ID, "s3cret s3cret"), secret], KeysError::Impossible(whose(), ACCESS_KEY_ID)),
+            (&[id, (SECRET_ACCESS_KEY, "s3cret\nx")], KeysError::Impossible(whose(), SECRET_ACCESS_KEY)),
+            (&[id, secret, (SESSION_TOKEN, "s3cret\nx")], KeysError::Impossible(whose(), SESSION_TOKEN)),
+        ] {
+            assert!(!error.to_string().contains("s3cret"), "{error}");
+            assert_eq!(keys(pairs), Err(error));
+        }
+    }
+
+    #[test]
+    fn the_drivers_keys_are_read_from_their_folder_every_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let driver = DriverKeys { folder: Some(folder.path().to_owned()) };
+        for (id, secret) in [("ONE", "1"), ("TWO", "2")] {
+            fs::write(folder.path().join(ACCESS_KEY_ID), format!("{id}\n")).unwrap();
+            fs::write(folder.path().join(SECRET_ACCESS_KEY), secret).unwrap();
+            let keys = driver.find().unwrap();
+            assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), (id, secret));
+        }
+    }
+}

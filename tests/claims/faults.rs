@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use kube::ResourceExt as _;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::DeleteParams;
+use kube::{Api, ResourceExt as _};
 use s3_csi_tests::claims::{LIMIT, Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::faulty::{Fault, Faulty};
@@ -78,8 +81,8 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     tenant.is_told("data", &["ProvisioningFailed:", "before CreateBucket", "was answered"]).await;
     assert_eq!(ours(&tenant, "doubt-").len(), 1, "the server did it all the same");
     // Even the class may be gone by then.
-    let classes = kube::Api::<k8s_openapi::api::storage::v1::StorageClass>::all(tenant.here.client.clone());
-    classes.delete(&tenant.class_name("plain"), &kube::api::DeleteParams::default()).await.unwrap();
+    let classes = Api::<StorageClass>::all(tenant.here.client.clone());
+    classes.delete(&tenant.class_name("plain"), &DeleteParams::default()).await.unwrap();
     tenant.delete("data").await;
     tenant.is_told("data", &["ProvisioningCleanupFailed:"]).await;
     drop(controller);
@@ -88,6 +91,31 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     tenant.claim_gone("data").await;
     assert!(ours(&tenant, "doubt-").is_empty());
     assert!(tenant.volumes_here().await.is_empty());
+    drop(controller);
+}
+
+/// As a namespace is deleted: nothing in it is spared for the sake of something else.
+#[tokio::test]
+async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("orphaned", ALICE).await;
+    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.keys("keys", ALICE).await;
+    let mut parameters = tenant.provisioner_secret("keys");
+    parameters["bucketNamePrefix"] = json!("orphaned");
+    tenant.class("keyed", parameters, json!({})).await;
+    tenant.claim("data", "keyed").await;
+    tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
+    let left = ours(&tenant, "orphaned-");
+    assert_eq!(left.len(), 1, "the server did it all the same");
+    let secrets = Api::<Secret>::namespaced(tenant.here.client.clone(), &tenant.here.namespace);
+    secrets.delete("keys", &DeleteParams::default()).await.unwrap();
+    tenant.delete("data").await;
+    tenant.claim_gone("data").await;
+    let bucket = left.first().unwrap();
+    tenant.is_told("data", &["BucketLeft:", bucket, "is gone: delete it by hand"]).await;
     drop(controller);
 }
 
@@ -102,8 +130,8 @@ async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
     tenant.class("plain", json!({"bucketNamePrefix": "changing-old"}), json!({})).await;
     tenant.claim("data", "plain").await;
     tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
-    let classes = kube::Api::<k8s_openapi::api::storage::v1::StorageClass>::all(tenant.here.client.clone());
-    classes.delete(&tenant.class_name("plain"), &kube::api::DeleteParams::default()).await.unwrap();
+    let classes = Api::<StorageClass>::all(tenant.here.client.clone());
+    classes.delete(&tenant.class_name("plain"), &DeleteParams::default()).await.unwrap();
     tenant.class("plain", json!({"bucketNamePrefix": "changing-new"}), json!({})).await;
     server.plan(|_| Fault::None);
     let volume = tenant.bound("data").await;

@@ -21,6 +21,9 @@ use super::{Account, REGION};
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const SIGNATURE_LASTS_SECONDS: u64 = 300;
 
+/// The server answers 500 to a list of buckets while one of them is being deleted.
+const LIST_TRIES: usize = 10;
+
 /// The server's own words when it says no.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -74,7 +77,14 @@ impl Client {
     }
 
     pub fn buckets(&self) -> Result<Vec<String>> {
-        Ok(elements(&text(self.send(Method::Get, &[], &[], &[])?)?, "Name"))
+        let mut tries = LIST_TRIES;
+        loop {
+            tries -= 1;
+            match self.send(Method::Get, &[], &[], &[]) {
+                Err(error) if tries > 0 && stumbled(&error) => {}
+                page => return Ok(elements(&text(page?)?, "Name")),
+            }
+        }
     }
 
     pub fn create_bucket(&self, bucket: &str) -> Result<()> {
@@ -169,6 +179,10 @@ impl Client {
         );
         Ok(Request::builder().method(method.to_str()).uri(signed.as_str()))
     }
+}
+
+fn stumbled(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == 500)
 }
 
 fn text(content: Vec<u8>) -> Result<String> {

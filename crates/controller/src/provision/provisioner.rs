@@ -218,7 +218,16 @@ impl Provisioner {
 
     async fn undo(&self, claim: &Claim) -> Result<(), ProvisionError> {
         let Some((id, begun)) = claim.begun() else { return Ok(()) };
-        let credentials = self.credentials(begun.secret().as_ref()).await?;
+        let credentials = match self.credentials(begun.secret().as_ref()).await {
+            // Deleted with its namespace, which would wait for ever for a claim that waits for its Secret.
+            Err(ProvisionError::SecretMissing(namespace, name)) => {
+                let message = tell::left(&id, &self.volumes.server.address, &namespace, &name);
+                tracing::warn!(namespace = claim.namespace, claim = claim.name, volume_id = %id, message, "volume not undone");
+                self.teller.tell(tell::claim(claim), Reason::BucketLeft, message);
+                return Ok(());
+            }
+            credentials => credentials?,
+        };
         let account = Account { credentials: &credentials, region: begun.region.as_deref() };
         let gone = self.volumes.delete(&id, account).await?;
         tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");

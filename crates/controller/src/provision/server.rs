@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use rusty_s3::actions::{
-    CreateBucket, DeleteBucket, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
+    CreateBucket, DeleteBucket, DeleteObject, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
 };
 use rusty_s3::{Bucket, UrlStyle};
 use service::keys::Keys;
@@ -164,7 +164,19 @@ impl Server {
         bucket: &str,
         keys: &[String],
     ) -> Result<(), Fault> {
-        let objects: Vec<ObjectIdentifier> = keys.iter().cloned().map(ObjectIdentifier::new).collect();
+        let (listed, odd): (Vec<_>, Vec<_>) = keys.iter().partition(|key| xml_carries(key));
+        for key in odd {
+            self.call(account, Operation::DeleteObjects, bucket, |at, keys| {
+                let url = DeleteObject::new(at, Some(keys), key).sign(SIGNATURE_LASTS);
+                Ordered { url, method: Method::DELETE, body: String::new(), md5: None }
+            })
+            .await?;
+        }
+        // An empty list would be refused.
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let objects: Vec<ObjectIdentifier> = listed.into_iter().cloned().map(ObjectIdentifier::new).collect();
         let page = self
             .call(account, Operation::DeleteObjects, bucket, |at, keys| {
                 let mut delete = DeleteObjects::new(at, Some(keys), objects.iter());
@@ -234,6 +246,12 @@ impl Server {
         let body = String::from_utf8_lossy(&body).into_owned();
         if status.is_success() { Ok(body) } else { Err(Fault::of_answer(call, status.as_u16(), &body)) }
     }
+}
+
+/// Whether a list of keys in XML can name it: it cannot carry most control characters, and reads a carriage return as a line
+/// feed, which would be another object.
+fn xml_carries(key: &str) -> bool {
+    !key.contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
 /// A signed request.

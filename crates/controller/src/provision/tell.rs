@@ -11,6 +11,7 @@ use kube::ResourceExt as _;
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use super::claim::Claim;
+use super::naming::VolumeId;
 use crate::confirm::read;
 use crate::explain::cut;
 use crate::slim::SlimVolume;
@@ -29,6 +30,8 @@ pub enum Reason {
     VolumeFailedDelete,
     /// The volume is gone, its bucket is not.
     BucketKept,
+    /// The claim is gone, and nobody can look whether its bucket was made.
+    BucketLeft,
 }
 
 impl Reason {
@@ -40,6 +43,7 @@ impl Reason {
             Self::ProvisioningCleanupFailed => "ProvisioningCleanupFailed",
             Self::VolumeFailedDelete => "VolumeFailedDelete",
             Self::BucketKept => "BucketKept",
+            Self::BucketLeft => "BucketLeft",
         }
     }
 
@@ -49,7 +53,8 @@ impl Reason {
             Self::ProvisioningFailed
             | Self::ProvisioningCleanupFailed
             | Self::VolumeFailedDelete
-            | Self::BucketKept => EventType::Warning,
+            | Self::BucketKept
+            | Self::BucketLeft => EventType::Warning,
         }
     }
 }
@@ -58,6 +63,14 @@ impl Reason {
 pub fn kept(bucket: &str, endpoint: &str) -> String {
     format!(
         "bucket `{bucket}` at {endpoint} is not empty and is kept: delete it with its objects if nobody needs them"
+    )
+}
+
+/// Why a bucket may outlive a claim that never had a volume.
+pub fn left(id: &VolumeId, endpoint: &str, namespace: &str, secret: &str) -> String {
+    format!(
+        "`{id}` may have been made at {endpoint}, and Secret {namespace}/{secret}, with whose keys it could be deleted, is \
+         gone: delete it by hand if it is there; it is empty"
     )
 }
 

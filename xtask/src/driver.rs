@@ -39,6 +39,12 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["--wait", "--timeout=120s"]))
 }
 
+/// What `values` would install, as YAML.
+pub fn render(cluster: &Cluster, values: &[&str]) -> Result<String> {
+    let values = values.iter().flat_map(|value| ["--set", value]);
+    capture(helm(cluster)?.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi")).args(values))
+}
+
 /// `helm` inside the node, for the driver's namespace.
 fn helm(cluster: &Cluster) -> Result<Command> {
     let mut command = cluster.command(cluster.programs()?.tool("helm"))?;

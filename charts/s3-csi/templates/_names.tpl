@@ -19,3 +19,19 @@ imagePullSecrets:
   {{- end }}
 {{- end }}
 {{- end }}
+
+{{- define "s3-csi.nodeSidecar" -}}
+# The sockets are root's alone; more than to be root is not needed.
+runAsUser: 0
+readOnlyRootFilesystem: true
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+{{- end }}
+
+{{- define "s3-csi.pluginFolder" -}}
+- name: plugin
+  mountPath: /csi
+  # Buckets are mounted below: without this, the container would keep each one that was there when it started.
+  mountPropagation: HostToContainer
+{{- end }}

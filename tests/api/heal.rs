@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// Waits until the workload is served by another pod than this.
 async fn moved(stage: &Stage, workload: &Pod, from: &Pod) -> Pod {
-    eventually("the workload is moved", Duration::from_secs(10), || async {
+    eventually("the workload is moved", Duration::from_secs(40), || async {
         let (_, pod) = stage.attached(workload).await;
         let other = pod.uid() != from.uid();
         Seen::some(other.then_some(pod), "still the old pod")
@@ -40,6 +40,23 @@ async fn a_failed_mountpoint_pod_is_replaced_and_its_workloads_move() {
     stage.mountpoint_gone(&pod.name_any()).await;
     let note = stage.event("w", "MountpointPodReplaced").await;
     assert!(note.contains("Evicted: low on memory"), "{note}");
+}
+
+/// As with a full disk: kubelet turns away every pod that it gets.
+#[tokio::test]
+async fn a_mountpoint_pod_that_its_node_turns_away_is_not_replaced_again_and_again() {
+    let stage = Stage::set("turned-away").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, first) = stage.attached(&workload).await;
+    let full = json!({"phase": "Failed", "reason": "Evicted", "message": "The node had condition: [DiskPressure]."});
+    stage.report_mountpoint(&first.name_any(), full).await;
+    let note = stage.event("w", "MountpointPodFailed").await;
+    assert!(note.contains("DiskPressure"), "{note}");
+    let second = moved(&stage, &workload, &first).await;
+    let made = |pod: &Pod| pod.creation_timestamp().unwrap().0.as_second();
+    assert!(made(&second) - made(&first) >= 14, "{} s", made(&second) - made(&first));
 }
 
 #[tokio::test]

@@ -4,14 +4,20 @@
 //! So attachments are always written first, and pods are made true to them afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
 use contract::names::{mountpoint_pod, replacement};
 use contract::sharing::SharingKey;
+use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{Attachment, MountpointPod, Phase};
 use crate::step::Step;
+
+/// A pod that failed without ever having run was turned away by its node, and the next one would be, too: with a full disk,
+/// several a second, for as long as it is full.
+const TURNED_AWAY_FOR: SignedDuration = SignedDuration::from_secs(15);
 
 /// Everything a decision looks at.
 #[derive(Clone, Debug)]
@@ -62,6 +68,23 @@ impl Group {
         self.write(&drafts)
     }
 
+    /// When to look again at a pod that is not replaced yet.
+    pub fn look_again(&self) -> Option<Duration> {
+        self.pods.values().filter_map(|pod| self.turned_away_for(pod)).min()
+    }
+
+    /// How long its workloads still wait with a pod that its node has turned away.
+    fn turned_away_for(&self, pod: &MountpointPod) -> Option<Duration> {
+        let turned_away = pod.phase == Phase::Failed && !pod.started && !pod.terminating;
+        let age = self.now.0.duration_since(pod.created.as_ref().filter(|_| turned_away)?.0);
+        Duration::try_from(TURNED_AWAY_FOR - age).ok().filter(|left| !left.is_zero())
+    }
+
+    /// Whether those who are listed with the pod need another one, now.
+    fn is_to_be_replaced(&self, pod: &MountpointPod) -> bool {
+        is_broken(pod) && self.turned_away_for(pod).is_none()
+    }
+
     /// Nothing on a node that is gone can be unmounted in order, and nothing needs to be.
     fn abandon(&self) -> Vec<Step> {
         let attachments = self.attachments.iter().filter(|attachment| !attachment.terminating).map(delete);
@@ -106,7 +129,7 @@ impl Group {
         let mut homeless = Vec::new();
         for draft in drafts {
             for (name, workloads) in &mut draft.entries {
-                if self.pods.get(name).is_some_and(is_broken) {
+                if self.pods.get(name).is_some_and(|pod| self.is_to_be_replaced(pod)) {
                     homeless.extend(workloads.drain(..).map(|workload| (name.clone(), workload)));
                 }
             }
@@ -141,8 +164,9 @@ impl Group {
     /// A pod that is not there yet will be made by this driver; until then nothing speaks against it.
     fn takes_new_workloads(&self, name: &str) -> bool {
         self.pods.get(name).is_none_or(|pod| {
-            !is_broken(pod)
-                && matches!(pod.phase, Phase::Pending | Phase::Running)
+            let serves = !is_broken(pod) && matches!(pod.phase, Phase::Pending | Phase::Running);
+            // One more of them would be turned away as well.
+            (serves || self.turned_away_for(pod).is_some())
                 && !pod.no_new_workload
                 && pod.driver_version == self.driver_version
         })
@@ -219,5 +243,91 @@ fn delete(attachment: &Attachment) -> Step {
         name: attachment.name.clone(),
         uid: attachment.uid.clone(),
         resource_version: attachment.resource_version,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use contract::sharing::Identity;
+    use jiff::Timestamp;
+
+    const VERSION: &str = "1";
+
+    /// A workload on a node, listed with a pod that failed; another one wants the same.
+    fn group(age: i64, started: bool) -> Group {
+        let key = SharingKey {
+            node: "node".into(),
+            volume_name: "pv".into(),
+            volume_id: "bucket".into(),
+            mount_options: String::new(),
+            fs_group: String::new(),
+            identity: Identity::Driver,
+        };
+        let at = |second| Time(Timestamp::from_second(second).unwrap());
+        let pod = MountpointPod {
+            name: "mp".into(),
+            uid: "p".into(),
+            resource_version: 1,
+            node: Some("node".into()),
+            phase: Phase::Failed,
+            created: Some(at(1000)),
+            terminating: false,
+            started,
+            needs_unmount: false,
+            no_new_workload: false,
+            driver_version: VERSION.into(),
+            attachment: None,
+            trouble: None,
+        };
+        let listed = vec![WorkloadAttachment::new("one", at(1000))];
+        let spec = AttachmentSpec { mountpoint_pods: [("mp".to_owned(), listed)].into(), ..key.spec() };
+        let attachment = Attachment {
+            name: key.attachment_name(),
+            uid: "a".into(),
+            resource_version: 1,
+            spec,
+            conditions: Vec::new(),
+            terminating: false,
+        };
+        Group {
+            key,
+            now: at(1000 + age),
+            driver_version: VERSION.into(),
+            attachments: vec![attachment],
+            wanting: vec!["two".into()],
+            gone: BTreeSet::new(),
+            pods: [("mp".to_owned(), pod)].into(),
+            node_gone: false,
+        }
+    }
+
+    /// How many workloads each pod has, and which are made.
+    fn outcome(group: &Group) -> (BTreeMap<String, usize>, Vec<String>) {
+        let (mut entries, mut made) = (BTreeMap::new(), Vec::new());
+        for step in group.decide() {
+            match step {
+                Step::UpdateAttachment { entries: changed, .. } => {
+                    entries =
+                        changed.into_iter().map(|(pod, all)| (pod, all.map_or(0, |all| all.len()))).collect();
+                }
+                Step::CreatePod { name, .. } => made.push(name),
+                _ => {}
+            }
+        }
+        (entries, made)
+    }
+
+    #[test]
+    fn a_pod_that_was_turned_away_is_not_replaced_before_its_time() {
+        let early = group(5, false);
+        assert_eq!(outcome(&early), ([("mp".to_owned(), 2)].into(), vec![]), "the new one waits with it");
+        assert_eq!(early.look_again(), Some(Duration::from_secs(10)));
+        for group in [group(15, false), group(5, true)] {
+            let (entries, made) = outcome(&group);
+            assert_eq!(entries, [("mp".to_owned(), 0), ("mp-2".to_owned(), 2)].into());
+            assert_eq!(made, ["mp-2"]);
+            assert_eq!(group.look_again(), None);
+        }
     }
 }

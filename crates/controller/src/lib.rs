@@ -14,6 +14,7 @@ pub mod mountpoint_pod;
 pub mod observed;
 pub mod provision;
 pub mod reconcile;
+mod report;
 pub mod run;
 #[cfg(test)]
 mod simulation;

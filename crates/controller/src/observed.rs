@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::names::{DRIVER, annotation, label};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
 use kube::api::ObjectMeta;
 
@@ -147,6 +147,7 @@ pub struct MountpointPod {
     pub resource_version: u64,
     pub node: Option<String>,
     pub phase: Phase,
+    pub created: Option<Time>,
     pub terminating: bool,
     /// A container of it has run at some time, so that there may be something to unmount.
     pub started: bool,
@@ -183,6 +184,7 @@ impl MountpointPod {
             resource_version: version(&pod.metadata),
             node: pod.spec.node_name.clone().filter(|node| !node.is_empty()),
             phase,
+            created: pod.creation_timestamp(),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             started: started || phase == Phase::Running,
             needs_unmount: is_set(annotation::NEEDS_UNMOUNT),

@@ -1,12 +1,12 @@
 //! One key at a time: gather what is known, confirm by live reads what must not be guessed, decide, write, explain.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use contract::arguments::Arguments;
 use contract::sharing::SharingKey;
-use contract::volume::{Volume, VolumeError};
+use contract::volume::Volume;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -16,15 +16,15 @@ use thiserror::Error;
 use crate::apply::{Applied, StepError, Writer};
 use crate::confirm::{ReadError, Reader, read};
 use crate::dispatch::Outcome;
-use crate::explain::{self, Explainer, Reason, condition};
-use crate::group::{Group, is_broken, retire};
+use crate::explain::{self, Explainer, Reason};
+use crate::group::{Group, retire};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
-use crate::observed::{MountpointPod, Phase, Workload};
+use crate::observed::Workload;
 use crate::provision::provisioner::Provisioner;
+use crate::report::explain_failure;
 use crate::step::Step;
 use crate::watch::{Sink, send};
-use crate::world::View;
-use crate::world::{Key, World};
+use crate::world::{Key, View, World};
 
 /// How long a cache may lag behind a live read before it is worth another look.
 const CACHE_LAG: Duration = Duration::from_millis(500);
@@ -126,7 +126,8 @@ impl Reconciler {
         self.explain_replacements(&view, &group, &steps[..done], &workloads).await;
         self.explain_pods(name, wrong.filter(|_| applied.is_err())).await;
         applied?;
-        Ok(if cache_lags { Outcome::Again(CACHE_LAG) } else { Outcome::Done })
+        let again = group.look_again().into_iter().chain(cache_lags.then_some(CACHE_LAG)).min();
+        Ok(again.map_or(Outcome::Done, Outcome::Again))
     }
 
     /// A Mountpoint Pod that no attachment names: unmount it, or remove what is left of it.
@@ -245,122 +246,8 @@ impl Reconciler {
         Ok(confirmed)
     }
 
-    async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {
-        let about = explain::volume(&view.key.volume_name);
-        if let Some(namesake) = &view.namesake {
-            let message = format!(
-                "PersistentVolumes {} and {namesake} have the same volumeHandle `{}`; a node may take one for the other: \
-                 give each its own",
-                view.key.volume_name, view.key.volume_id
-            );
-            self.explainer.tell(workloads, Reason::DuplicateVolumeHandle, &about, &message).await;
-        }
-        if !ignored.is_empty() {
-            let message =
-                format!("these mount options are not supported and have no effect: {}", ignored.join(", "));
-            self.explainer.tell(workloads, Reason::MountOptionsIgnored, &about, &message).await;
-        }
-    }
-
-    /// Tells the workloads whose Mountpoint Pod has been given up or made again by the steps that were `done`.
-    async fn explain_replacements(&self, view: &View, group: &Group, done: &[Step], workloads: &[Workload]) {
-        let left = |pod: &str| {
-            done.iter().any(|step| matches!(step, Step::UpdateAttachment { entries, .. } if entries.get(pod) == Some(&None)))
-        };
-        let remade =
-            |pod: &str| done.iter().any(|step| matches!(step, Step::CreatePod { name, .. } if name == pod));
-        for (name, listed) in group.attachments.iter().flat_map(|attachment| &attachment.spec.mountpoint_pods)
-        {
-            let cause = match group.pods.get(name) {
-                Some(pod) if is_broken(pod) && left(name) => match &pod.trouble {
-                    Some(trouble) => format!("{}: {}", trouble.reason, trouble.message),
-                    None => "it was deleted".to_owned(),
-                },
-                None if view.lost.contains(name) && remade(name) => "it vanished".to_owned(),
-                _ => continue,
-            };
-            let is_affected = |workload: &&Workload| {
-                listed.iter().any(|entry| entry.workload_pod_uid == workload.uid)
-                    && !group.gone.contains(&workload.uid)
-            };
-            let affected: Vec<Workload> = workloads.iter().filter(is_affected).cloned().collect();
-            let namespace = &self.mountpoint_namespace;
-            let message = format!("Mountpoint Pod {namespace}/{name} is replaced ({cause})");
-            let about = explain::pod(namespace, name);
-            self.explainer.tell(&affected, Reason::MountpointPodReplaced, &about, &message).await;
-        }
-    }
-
-    /// Says why a Mountpoint Pod does not run, in Kubernetes' own words; `wrong` is why there is none at all.
-    async fn explain_pods(&self, group: &str, wrong: Option<(Reason, String)>) {
-        let Some(view) = self.world().view(group) else { return };
-        let workloads = self.workloads_of(&view);
-        let namespace = &self.mountpoint_namespace;
-        for attachment in &view.attachments {
-            let mut trouble = wrong.clone();
-            for (name, listed) in &attachment.spec.mountpoint_pods {
-                let Some(found) = view.pods.get(name).and_then(|pod| pod.trouble.as_ref()) else { continue };
-                let message = format!(
-                    "Mountpoint Pod {namespace}/{name} cannot serve ({}): {}",
-                    found.reason, found.message
-                );
-                let is_listed =
-                    |workload: &&Workload| listed.iter().any(|entry| entry.workload_pod_uid == workload.uid);
-                let affected: Vec<Workload> = workloads.iter().filter(is_listed).cloned().collect();
-                self.explainer
-                    .tell(&affected, Reason::of(found), &explain::pod(namespace, name), &message)
-                    .await;
-                trouble.get_or_insert((Reason::of(found), message));
-            }
-            let serves = |pod: &MountpointPod| pod.phase == Phase::Running && !is_broken(pod);
-            let all_serve =
-                attachment.spec.mountpoint_pods.keys().all(|name| view.pods.get(name).is_some_and(serves));
-            if trouble.is_none() && !all_serve {
-                // On its way: what was said last stays true until it runs.
-                continue;
-            }
-            if let Some(condition) = condition(attachment, trouble, &Time(Timestamp::now())) {
-                self.explainer.write(&attachment.name, &condition).await;
-            }
-        }
-    }
-
-    /// Those who wait for the key and those who are listed, as far as they are known.
-    fn workloads_of(&self, view: &View) -> Vec<Workload> {
-        let world = self.world();
-        let listed = view.attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
-        let listed = listed.filter_map(|uid| world.workloads.get(uid)).cloned();
-        let all: BTreeMap<String, Workload> = listed
-            .chain(view.wanting.iter().cloned())
-            .map(|workload| (workload.uid.clone(), workload))
-            .collect();
-        all.into_values().collect()
-    }
-
-    fn world(&self) -> MutexGuard<'_, World> {
+    pub(crate) fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().expect("nobody panics while changing the world")
-    }
-}
-
-/// Why a workload gets no Mountpoint Pod, for its owner.
-fn explain_failure(
-    view: &View,
-    invalid: Option<&VolumeError>,
-    applied: &Result<(), StepError>,
-) -> Option<(Reason, String)> {
-    if let Some(error) = invalid {
-        return Some((Reason::InvalidVolumeAttributes, error.to_string()));
-    }
-    match applied {
-        Err(StepError::NoVolume { .. }) => {
-            let message = format!("PersistentVolume {} is not there any more", view.key.volume_name);
-            Some((Reason::PersistentVolumeMissing, message))
-        }
-        Err(StepError::Refused { message, .. }) => {
-            let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
-            Some((Reason::MountpointPodRejected, message))
-        }
-        _ => None,
     }
 }
 

@@ -229,6 +229,7 @@ impl Server {
                     resource_version: version,
                     node: None,
                     phase: Phase::Pending,
+                    created: None,
                     terminating: false,
                     started: false,
                     needs_unmount: false,

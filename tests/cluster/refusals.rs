@@ -36,7 +36,12 @@ async fn wrong_credentials() {
         ),
         ("wrong-keys-unknown", "AKIANOBODY", ALICE.secret_key, "does not know the access key"),
         ("wrong-keys-stranger", BOB.access_key, BOB.secret_key, "denies access to bucket `wrong-keys`"),
-        ("wrong-keys-missing", "", ALICE.secret_key, "keys in Kubernetes Secret: access_key_id"),
+        (
+            "wrong-keys-missing",
+            "",
+            ALICE.secret_key,
+            "the key `access_key_id` of the Secret of nodePublishSecretRef is empty",
+        ),
     ];
     let keys = |access: &str, secret: &str| json!({"access_key_id": access, "secret_access_key": secret});
     for (name, access, secret, _) in cases {

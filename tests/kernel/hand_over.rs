@@ -26,7 +26,7 @@ fn open_descriptors(pid: u32) -> usize {
 
 /// What the mounter answers to these bytes.
 fn answer_to(pod: &MountpointPod, bytes: &[u8]) -> String {
-    let mut stream = connect(pod.comm.path()).unwrap();
+    let mut stream = connect(pod.comm.path(), soon()).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(bytes).unwrap();
     let mut answer = Vec::new();
@@ -39,7 +39,8 @@ fn answer_to(pod: &MountpointPod, bytes: &[u8]) -> String {
 fn bad_messages_are_refused_and_leave_nothing_open() {
     let pod = MountpointPod::start();
     let pid = pod.process.id();
-    eventually("the first peer is gone", || pod.log().contains("no whole order came"));
+    // One after the other: whoever asked whether somebody listens is gone by the time this is answered.
+    assert!(answer_to(&pod, b"GET / HTTP/1.1\r\n\r\n").contains("garbled"));
     let before = open_descriptors(pid);
     let order = frame::encode(&Order { bucket: "bucket".into(), ..Order::default() }).unwrap();
     for round in 0..3 {
@@ -50,15 +51,15 @@ fn bad_messages_are_refused_and_leave_nothing_open() {
         let null = fs::File::open("/dev/null").unwrap();
         let (_point, device) = mount_fuse(false);
         for several in [vec![null.as_fd()], vec![device.as_fd(), device.as_fd()], vec![null.as_fd(); 8]] {
-            let stream = connect(pod.comm.path()).unwrap();
+            let stream = connect(pod.comm.path(), soon()).unwrap();
             send(&stream, &order, &several, soon()).unwrap();
             let mut answer = Vec::new();
             let _ = (&stream).read_to_end(&mut answer);
             assert!(String::from_utf8_lossy(&answer).contains("wrong-descriptor"));
         }
-        drop(connect(pod.comm.path()).unwrap());
+        drop(connect(pod.comm.path(), soon()).unwrap());
         // Half a message, then silence: the next peer waits no longer than the deadline.
-        let mut silent = connect(pod.comm.path()).unwrap();
+        let mut silent = connect(pod.comm.path(), soon()).unwrap();
         silent.write_all(&order[..9]).unwrap();
         assert!(answer_to(&pod, b"GET / HTTP/1.1\r\n\r\n").contains("garbled"));
     }

@@ -12,7 +12,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use mounter::channel::{connect, hand_over, open_fuse};
+use mounter::channel::{hand_over, listens, open_fuse};
 use mounter::order::Order;
 use mounter::reply::{Refused, Reply, Serving};
 use mounter::{EXIT, SOCKET};
@@ -92,7 +92,7 @@ impl MountpointPod {
     }
 
     pub fn listening(&self) {
-        eventually("the mounter listens", || connect(self.comm.path()).is_ok());
+        eventually("the mounter listens", || listens(self.comm.path()));
     }
 
     pub fn socket(&self) -> PathBuf {

@@ -67,7 +67,11 @@ pub fn comm_on_node(kubelet: &Path, mountpoint_pod_uid: &str) -> PathBuf {
 
 /// Where a Mountpoint Pod's bucket is mounted on the node, to be bound into workloads from there.
 pub fn source_on_node(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
-    kubelet.join("plugins").join(DRIVER).join("mnt").join(mountpoint_pod)
+    sources_on_node(kubelet).join(mountpoint_pod)
+}
+
+pub fn sources_on_node(kubelet: &Path) -> PathBuf {
+    kubelet.join("plugins").join(DRIVER).join("mnt")
 }
 
 #[cfg(test)]

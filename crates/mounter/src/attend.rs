@@ -7,13 +7,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mounter::EXIT;
 use mounter::channel::{answer, receive};
 use mounter::reply::{Code, Refused, Reply};
+use mounter::{EXIT, START_WITHIN};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify;
+use rustix::net::{RecvFlags, recv};
 use signal_hook::consts::SIGTERM;
 use thiserror::Error;
 
@@ -25,16 +26,14 @@ use crate::{farewell, listen, log};
 const RECEIVE_WITHIN: Duration = Duration::from_secs(2);
 /// A reply is a few hundred bytes, which fit the socket's buffer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// The mount process gives itself less; this is for one that is stuck. The node's publish ends after 30 s and must still
-/// learn the reason.
-const START_WITHIN: Duration = Duration::from_secs(20);
+
+/// Where nothing tells that something is new.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum StartError {
     #[error("cannot listen in {folder}: {source}")]
     Listen { folder: PathBuf, source: io::Error },
-    #[error("cannot watch {folder}: {source}")]
-    Watch { folder: PathBuf, source: io::Error },
     #[error("cannot handle SIGTERM: {0}")]
     Signal(io::Error),
 }
@@ -51,7 +50,7 @@ pub(crate) struct Mounter {
     program: Program,
     listener: UnixListener,
     /// Something new in the folder.
-    changes: OwnedFd,
+    changes: Option<OwnedFd>,
     /// SIGTERM came. Handled, because the first process of a container gets no default action.
     stop: UnixStream,
     /// It has come; remembered, as it may come while a mount is being started that then fails.
@@ -67,7 +66,10 @@ enum Stage {
 impl Mounter {
     pub(crate) fn start(flags: &Flags) -> Result<Self, StartError> {
         let folder = || flags.comm.clone();
-        let changes = watch(&flags.comm).map_err(|source| StartError::Watch { folder: folder(), source })?;
+        // There are only so many of them for all programs of a user.
+        let changes = watch(&flags.comm)
+            .inspect_err(|error| log::warn(&format!("the folder is looked at every second: {error}"), &[]))
+            .ok();
         let (stop, signalled) = UnixStream::pair().map_err(StartError::Signal)?;
         stop.set_nonblocking(true).map_err(StartError::Signal)?;
         signal_hook::low_level::pipe::register(SIGTERM, signalled).map_err(StartError::Signal)?;
@@ -90,7 +92,9 @@ impl Mounter {
 
     /// Does all there is to do without waiting for anything but a peer's message.
     fn step(&mut self, stage: Stage) -> Result<Stage, Outcome> {
-        drain(&self.changes);
+        if let Some(changes) = &self.changes {
+            drain(changes);
+        }
         let stop = drain(&self.stop);
         self.stopping |= stop;
         let stage = match stage {
@@ -169,6 +173,7 @@ impl Mounter {
         let order = match (allowed(&peer), stage) {
             (Err(refused), _) => Err(refused),
             (Ok(()), Stage::Waiting) => receive(&peer, Instant::now() + RECEIVE_WITHIN),
+            (Ok(()), _) if hung_up(&peer) => Ok(None),
             (Ok(()), Stage::Starting { process, .. } | Stage::Serving(process)) => {
                 let message = format!("this Mountpoint Pod serves bucket `{}` already", process.bucket);
                 Err(Refused::new(Code::Busy, message))
@@ -211,9 +216,11 @@ impl Mounter {
     }
 
     fn sleep(&self, stage: &Stage) {
-        let mut all = vec![self.listener.as_fd(), self.changes.as_fd(), self.stop.as_fd()];
+        let mut all = vec![self.listener.as_fd(), self.stop.as_fd()];
+        all.extend(self.changes.iter().map(OwnedFd::as_fd));
         let mut until = None;
         match stage {
+            Stage::Waiting if self.changes.is_none() => until = Some(Instant::now() + LOOK_AGAIN),
             Stage::Waiting => {}
             Stage::Starting { process, until: deadline, .. } => {
                 all.extend(process.descriptors());
@@ -238,6 +245,11 @@ fn tell(peer: &UnixStream, reply: &Reply) {
         // The node will look for itself whether the source is served.
         log::warn(&format!("the reply did not reach the node: {error}"), &[]);
     }
+}
+
+/// Whether the peer has gone without a word.
+fn hung_up(peer: &UnixStream) -> bool {
+    recv(peer, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(read, _)| read == 0)
 }
 
 /// Only root, which the node is, may have things mounted. Its process cannot be told: seen from a pod, it has no number.

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -23,8 +23,6 @@ use crate::reply::{Code, Refused, Reply};
 
 /// More than one descriptor is refused; room for several, or the kernel would drop them unseen.
 const DESCRIPTORS: usize = 8;
-/// To ask whether somebody listens: one who does accepts at once.
-const CONNECT_WITHIN: Duration = Duration::from_secs(2);
 /// The device number of `/dev/fuse`, the same on every Linux.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
@@ -51,7 +49,7 @@ pub fn hand_over(
     until: Instant,
 ) -> Result<Reply, HandOverError> {
     let message = frame::encode(order).map_err(HandOverError::Order)?;
-    let mut stream = connect_until(folder, until).map_err(HandOverError::Connect)?;
+    let mut stream = connect(folder, until).map_err(HandOverError::Connect)?;
     // A mounter that refuses without reading has hung up and left its reason.
     let sent = send(&stream, &message, &[descriptor], until);
     let mut header = [0; HEADER];
@@ -63,18 +61,36 @@ pub fn hand_over(
     frame::decode(&body).map_err(HandOverError::Reply)
 }
 
-/// Whether somebody listens in the folder.
-pub fn connect(folder: &Path) -> io::Result<UnixStream> {
-    connect_until(folder, Instant::now() + CONNECT_WITHIN)
+/// Whether somebody listens in the folder. Does not wait: a queue that is full is somebody's, too.
+pub fn listens(folder: &Path) -> bool {
+    match reach(folder, SocketFlags::NONBLOCK, |_| Ok(())) {
+        Ok(_) => true,
+        Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+    }
 }
 
-/// Through a descriptor of the folder: kubelet's paths are about as long as the address of a socket may be.
-fn connect_until(folder: &Path, until: Instant) -> io::Result<UnixStream> {
-    let folder = rustix::fs::open(folder, OFlags::PATH | OFlags::CLOEXEC, rustix::fs::Mode::empty())?;
-    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}/{SOCKET}", folder.as_raw_fd()))?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Before: a mounter that hangs and a queue that is full would keep us waiting for ever.
-    set_socket_timeout(&socket, Timeout::Send, Some(left(until)?))?;
+pub fn connect(folder: &Path, until: Instant) -> io::Result<UnixStream> {
+    // A mounter that hangs and a queue that is full would keep us waiting for ever.
+    reach(folder, SocketFlags::empty(), |socket| {
+        Ok(set_socket_timeout(socket, Timeout::Send, Some(left(until)?))?)
+    })
+}
+
+/// Through a descriptor of the socket: kubelet's paths are about as long as an address may be, and a link that somebody in
+/// the pod has put there would lead to another one's socket.
+fn reach(
+    folder: &Path,
+    flags: SocketFlags,
+    prepare: impl FnOnce(&OwnedFd) -> io::Result<()>,
+) -> io::Result<UnixStream> {
+    let folder = open(folder, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let file = openat(&folder, SOCKET, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+    if FileType::from_raw_mode(fstat(&file)?.st_mode) != FileType::Socket {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{SOCKET} is not a socket")));
+    }
+    let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | flags, None)?;
+    prepare(&socket)?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket.into())
 }
@@ -178,7 +194,7 @@ fn receive_some(
 
 /// Anything else would make the mount process fail in ways that nobody could explain.
 fn is_fuse(descriptor: &OwnedFd) -> Result<(), Refused> {
-    let status = rustix::fs::fstat(descriptor)
+    let status = fstat(descriptor)
         .map_err(|error| Refused::new(Code::WrongDescriptor, format!("the descriptor: {error}")))?;
     let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
     if FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice && device == FUSE_DEVICE {
@@ -307,15 +323,22 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_folder_is_reached() {
+    fn the_longest_folder_is_reached_and_no_link_followed() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("d".repeat(200));
         fs::create_dir(&folder).unwrap();
-        assert_eq!(connect(&folder).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(!listens(&folder));
         let open = File::open(&folder).unwrap();
         let path = format!("/proc/self/fd/{}/{SOCKET}", open.as_raw_fd());
-        let _listener = std::os::unix::net::UnixListener::bind(path).unwrap();
-        connect(&folder).unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+        assert!(listens(&folder));
+        connect(&folder, later()).unwrap();
+        let elsewhere = place.path().join("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(folder.join(SOCKET), elsewhere.join(SOCKET)).unwrap();
+        assert!(!listens(&elsewhere));
+        drop(listener);
+        assert!(!listens(&folder), "the file alone is nobody");
     }
 
     const SEEDS: &[&[u8]] = &[

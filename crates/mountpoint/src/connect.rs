@@ -63,6 +63,7 @@ pub(crate) fn connect(
     let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
     let mut redirected = false;
+    let until = Instant::now() + ANSWER_WITHIN;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
     loop {
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
@@ -79,7 +80,7 @@ pub(crate) fn connect(
         let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
         let (first, keys) = made.map_err(|error| explain::client(&error, &target))?;
         let way = Way::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
-        match attempt(&first, path, way) {
+        match attempt(&first, path, way, until) {
             Outcome::Answer(Ok(())) => {
                 let personality = personality(options, path, &endpoint, endpoint_url.as_deref())?;
                 let rights = Rights {
@@ -213,7 +214,7 @@ enum Outcome {
 }
 
 /// One small listing.
-fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>) -> Outcome {
+fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, until: Instant) -> Outcome {
     let (listed, answers) = mpsc::channel();
     let (client, path) = (client.clone(), path.clone());
     // Nobody listens to either of the threads any more once it is decided.
@@ -221,7 +222,6 @@ fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>) -> Outcome {
         let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
         let _ = listed.send(futures::executor::block_on(listing).map(drop));
     });
-    let began = Instant::now();
     if let Ok(answer) = answers.recv_timeout(DIAGNOSE_AFTER) {
         return Outcome::Answer(answer);
     }
@@ -230,7 +230,7 @@ fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>) -> Outcome {
         thread::spawn(move || way.walk().map(|refused| walked.send(refused)));
     }
     let mut diagnosis: Option<(Refused, Instant)> = None;
-    while began.elapsed() < ANSWER_WITHIN {
+    while Instant::now() < until {
         match answers.recv_timeout(LISTEN_EVERY) {
             Ok(answer) => return Outcome::Answer(answer),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,

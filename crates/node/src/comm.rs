@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::names::comm_on_node;
-
+use mounter::channel::listens;
 use rustix::fs::{Mode, OFlags, inotify, openat};
+use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::mounts::NextChange;
@@ -31,33 +32,46 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
     loop {
         // kubelet mounts the folder's memory upon a folder that is there already, of which inotify does not tell.
         let mounts = NextChange::watch()?;
-        let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
-        // What is not there yet appears in the nearest folder that is.
-        let mut watched = folder.clone();
-        let mask = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ATTRIB;
-        while inotify::add_watch(&changes, &watched, mask).is_err() {
-            if !watched.pop() || !watched.starts_with(kubelet.path()) {
-                return Err(io::Error::new(io::ErrorKind::NotFound, "kubelet's folder is gone"));
-            }
-        }
+        // There are only so many of them for all programs of a user: without one, it takes a second longer.
+        let nearest = watch_nearest(kubelet, &folder)
+            .inspect_err(|error| tracing::debug!(%error, folder = %folder.display(), "not watched"))
+            .ok();
         // After the watch: what appeared in between is not missed.
-        if mounter::channel::connect(&folder).is_ok() {
+        if listens(&folder) {
             return Ok(());
         }
-        if watched != folder && next_exists(&watched, &folder) {
+        if nearest.as_ref().is_some_and(|(_, watched)| next_exists(watched, &folder)) {
             continue;
         }
-        #[expect(
-            deprecated,
-            reason = "unsound only for types that do not own their descriptor; this one does"
-        )]
-        let changes = AsyncFd::new(changes)?;
+        let changed = async {
+            match &nearest {
+                Some((changes, _)) => drop(changes.readable().await),
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            _ = changes.readable() => {}
+            () = changed => {}
             () = mounts.happened() => {}
             () = tokio::time::sleep(LOOK_AGAIN) => {}
         }
     }
+}
+
+/// What is not there yet appears in the nearest folder that is.
+fn watch_nearest(kubelet: &Root, folder: &Path) -> io::Result<(AsyncFd<OwnedFd>, PathBuf)> {
+    let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
+    let mask = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ATTRIB;
+    let mut watched = folder.to_owned();
+    loop {
+        match inotify::add_watch(&changes, &watched, mask) {
+            Ok(_) => break,
+            Err(Errno::NOENT) if watched.pop() && watched.starts_with(kubelet.path()) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    #[expect(deprecated, reason = "unsound only for types that do not own their descriptor; this one does")]
+    let changes = AsyncFd::new(changes)?;
+    Ok((changes, watched))
 }
 
 /// Whether the folder below `watched` on the way to `folder` has come into being since.

@@ -1,7 +1,6 @@
 //! Keys for a mount: found, checked, written where the mount process reads them, and removed.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -94,7 +93,7 @@ fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
     if read(&folder, name, content.len()).is_ok_and(|held| held == content) {
         return Ok(false);
     }
-    let draft = format!(".{name}");
+    let draft = draft(name);
     let _ = unlinkat(&folder, &draft, AtFlags::empty());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(&folder, &draft, flags, Mode::from_raw_mode(0o600))?;
@@ -103,6 +102,11 @@ fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
     fs::File::from(file).write_all(content)?;
     renameat(&folder, &draft, &folder, name)?;
     Ok(true)
+}
+
+/// Of one who was killed while writing it, it may be there still.
+fn draft(name: &str) -> String {
+    format!(".{name}")
 }
 
 /// Up to one byte more than expected. The pod can write there: a pipe must not keep us, nor a huge file be read.
@@ -123,7 +127,9 @@ pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         folder => folder?,
     };
-    gone(unlinkat(&folder, OsStr::new(mountpoint_pod), AtFlags::empty()))?;
+    for name in [mountpoint_pod, &draft(mountpoint_pod)] {
+        gone(unlinkat(&folder, name, AtFlags::empty()))?;
+    }
     gone(unlinkat(comm, FOLDER, AtFlags::REMOVEDIR))
 }
 
@@ -175,6 +181,7 @@ mod tests {
         let text = "[s3-csi]\naws_access_key_id=A\naws_secret_access_key=B\naws_session_token=C\n";
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
+        fs::write(comm.path().join("credentials/.mp-1"), "of one that was killed").unwrap();
         remove(&folder, "mp-1").unwrap();
         remove(&folder, "mp-1").unwrap();
         assert!(!comm.path().join("credentials").exists());

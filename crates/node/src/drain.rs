@@ -4,9 +4,10 @@ use std::collections::HashSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::names::source_on_node;
+use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::comm;
@@ -16,7 +17,7 @@ use crate::known::MountpointPod;
 use crate::mounts::NextChange;
 use crate::publish::Publisher;
 
-/// The kernel tells of every change of its mounts; this is for one that it forgot.
+/// The kernel tells of every change of its mounts; this is for what it cannot tell.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Who is being drained, so that nobody is twice.
@@ -54,16 +55,18 @@ fn end(draining: &Draining, name: &str) {
 
 async fn drain(publisher: &Publisher, pod: &MountpointPod) {
     let source = source_on_node(publisher.kubelet.path(), &pod.name);
+    // It may end while somebody still has its mount, which then is dead.
+    let ended = || publisher.known.pod(&pod.name).is_none_or(|now| now.uid != pod.uid || now.ended);
     // Somebody may have come in while we waited for our turn.
     let _turn = loop {
-        if !pod.ended
+        if !ended()
             && let Err(error) = unused(publisher, &source).await
         {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
-            return;
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
         let turn = publisher.turns.of(&pod.name).await;
-        if pod.ended || !in_use(publisher, &source).unwrap_or(false) {
+        if ended() || in_use(publisher, &source).is_ok_and(|used| !used) {
             break turn;
         }
     };
@@ -91,15 +94,15 @@ fn in_use(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     Ok(publisher.mounts.table()?.copies(source).any(|copy| copy.point.starts_with(&pods)))
 }
 
-/// Waits until the source is bound nowhere below kubelet's pods.
+/// Waits until the source is bound nowhere below kubelet's pods, or until it is time to look whether it matters still.
 async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
+    let until = Instant::now() + LOOK_AGAIN;
     loop {
         // Before looking: a change since then is told.
         let change = NextChange::watch()?;
-        if !in_use(publisher, source)? {
+        if !in_use(publisher, source)? || timeout_at(until.into(), change.happened()).await.is_err() {
             return Ok(());
         }
-        let _ = tokio::time::timeout(LOOK_AGAIN, change.happened()).await;
     }
 }
 
@@ -110,14 +113,7 @@ pub(crate) fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(error) => return Err(error),
     };
-    let mut mounted = false;
-    while publisher.mounts.table()?.at(source).next().is_some() {
-        mounted = true;
-        if let Err(error) = kernel::unmount_top(&place) {
-            tracing::warn!(%error, source = %source.display(), "somebody still holds the mount; it ends with them");
-            kernel::detach(&place)?;
-        }
-    }
+    let mounted = kernel::clear(&publisher.mounts, &place, source)?;
     place.remove_folder()?;
     Ok(mounted)
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use contract::names::source_on_node;
+use contract::names::sources_on_node;
 use futures::future::join_all;
 use service::csi::NodePublishVolumeRequest;
 use tokio_util::sync::CancellationToken;
@@ -96,9 +96,9 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
 /// Targets whose source nobody answers for any more.
 async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
     let Ok(table) = publisher.mounts.table() else { return Vec::new() };
-    let sources = source_on_node(publisher.kubelet.path(), "");
+    let sources = sources_on_node(publisher.kubelet.path());
     let mut targets = publisher.asked.targets();
-    let device_at = |target: &Path| table.at(target).next_back().map(|mount| mount.device);
+    let device_at = |target: &Path| table.top(target).map(|mount| mount.device);
     // One that is not mounted is kubelet's to publish or to forget.
     targets.retain(|target| device_at(target).is_some());
     // Each source is asked once, and all at the same time: one that hangs takes seconds.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
 
 use crate::mount_table::DEVICE;
+use crate::mounts::Mounts;
 use crate::place::Place;
 
 /// A living server answers in milliseconds, a busy one in a second.
@@ -23,6 +24,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// What the kernel reads ahead on a bucket, in KiB. Its default of 128 makes eight times as many requests of a large
 /// read; more than this lets requests overtake each other, which the mount process takes for random reads.
 const READ_AHEAD_KIB: &str = "512";
+/// More upon each other than this is nobody's work.
+const DEEPEST: usize = 64;
 /// How the kernel marks what it reaches through FUSE.
 const FUSE: rustix::fs::FsWord = 0x6573_5546;
 const COMMON: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOATIME);
@@ -78,6 +81,21 @@ pub fn detach(place: &Place) -> io::Result<()> {
     forgiving(unmount(place.path(), UnmountFlags::NOFOLLOW | UnmountFlags::DETACH))
 }
 
+/// Takes away whatever is mounted there, one upon the other; says whether anything was. Whoever still uses it keeps it.
+pub fn clear(mounts: &Mounts, place: &Place, path: &Path) -> io::Result<bool> {
+    for taken in 0..DEEPEST {
+        if mounts.table()?.at(path).next().is_none() {
+            return Ok(taken > 0);
+        }
+        if let Err(error) = unmount_top(place) {
+            tracing::debug!(%error, path = %path.display(), "somebody still holds the mount; it ends with them");
+            detach(place)?;
+        }
+    }
+    // Something mounts upon it again and again, or has hidden the folder above.
+    Err(io::Error::other(format!("{} is still mounted after {DEEPEST} unmounts", path.display())))
+}
+
 fn forgiving(outcome: rustix::io::Result<()>) -> io::Result<()> {
     match outcome {
         // Not a mount point, or not there at all.
@@ -120,7 +138,7 @@ impl Pulses {
             self.end(path);
             return Pulse::Silent;
         }
-        match tokio::time::timeout(ANSWER_WITHIN, receiver).await {
+        match tokio::time::timeout_at(until.into(), receiver).await {
             Ok(Ok(Ok(true))) => Pulse::Alive,
             Ok(Ok(Err(error @ (Errno::NOTCONN | Errno::CONNABORTED | Errno::IO)))) => {
                 Pulse::Dead(error.to_string())

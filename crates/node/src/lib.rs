@@ -23,5 +23,6 @@ pub mod run;
 mod serve;
 pub mod sweep;
 pub mod taint;
+pub mod target;
 pub mod tell;
 pub mod turn;

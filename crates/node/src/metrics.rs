@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use contract::names::source_on_node;
+use contract::names::sources_on_node;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -67,7 +67,7 @@ impl Metrics {
         registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
         registry.register_collector(Box::new(Sources {
             mounts: mounts.clone(),
-            folder: source_on_node(kubelet, ""),
+            folder: sources_on_node(kubelet),
         }));
         (metrics, Arc::new(Mutex::new(registry)))
     }

@@ -11,10 +11,8 @@ const FUSE: &[u8] = b"fuse";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    pub id: u32,
     /// Of the file system: what was bound somewhere else has the same.
     pub device: (u32, u32),
-    pub root: PathBuf,
     pub point: PathBuf,
     pub read_only: bool,
     /// A bucket served by Mountpoint.
@@ -36,9 +34,14 @@ impl MountTable {
         self.0.iter().filter(move |mount| mount.point == point)
     }
 
+    /// What is to be seen there.
+    pub fn top(&self, point: &Path) -> Option<&Mount> {
+        self.0.iter().rfind(|mount| mount.point == point)
+    }
+
     /// Other places where the file system of the mount on top of `point` is mounted.
     pub fn copies<'a>(&'a self, point: &'a Path) -> impl Iterator<Item = &'a Mount> {
-        let device = self.at(point).next_back().map(|mount| mount.device);
+        let device = self.top(point).map(|mount| mount.device);
         self.0.iter().filter(move |mount| Some(mount.device) == device && mount.point != point)
     }
 }
@@ -46,10 +49,11 @@ impl MountTable {
 /// `36 35 98:0 /root /point rw,noatime master:1 - fuse source rw`
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
-    let id = number(words.next()?)?;
-    words.next()?;
+    // Its own number and its parent's.
+    words.by_ref().nth(1)?;
     let (major, minor) = words.next().and_then(|device| split(device, b':'))?;
-    let root = path(words.next()?);
+    // What of the file system is mounted.
+    words.next()?;
     let point = path(words.next()?);
     let options = words.next()?;
     // Optional fields end with a dash.
@@ -57,9 +61,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
     let kind = words.next()?;
     let source = words.next()?;
     Some(Mount {
-        id,
         device: (number(major)?, number(minor)?),
-        root,
         point,
         read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
         bucket: (kind == FUSE || kind.starts_with(b"fuse.")) && source == DEVICE.as_bytes(),
@@ -118,7 +120,7 @@ mod tests {
         assert_eq!(table.0.len(), 5);
         let source = Path::new("/k/plugins/d/mnt/mp-1");
         let top = table.at(source).next_back().unwrap();
-        assert_eq!((top.id, top.device, top.read_only, top.bucket), (90, (0, 77), false, true));
+        assert_eq!((top.device, top.read_only, top.bucket), ((0, 77), false, true));
         let copies: Vec<&Mount> = table.copies(source).collect();
         assert_eq!(copies.len(), 1);
         assert_eq!(copies[0].point, Path::new("/k/pods/u/volumes/kubernetes.io~csi/pv one/mount"));

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Seek as _};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -49,7 +50,7 @@ impl Last {
 /// Whether anything was mounted, unmounted or remounted since the file was opened or this was last asked of it.
 fn changed(file: &File) -> io::Result<bool> {
     let mut asked = [PollFd::new(file, PollFlags::PRI)];
-    poll(&mut asked, Some(&Timespec::default()))?;
+    retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
     Ok(asked[0].revents().contains(PollFlags::PRI))
 }
 

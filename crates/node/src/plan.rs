@@ -69,7 +69,7 @@ mod tests {
     const TARGET: &str = "/target";
 
     fn mount(point: &str, device: u32, read_only: bool) -> Mount {
-        Mount { id: 0, device: (0, device), root: "/".into(), point: point.into(), read_only, bucket: true }
+        Mount { device: (0, device), point: point.into(), read_only, bucket: true }
     }
 
     /// A node with its mounts, and the devices whose server lives.

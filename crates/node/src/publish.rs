@@ -20,13 +20,15 @@ use crate::metrics::{Metrics, Stage};
 use crate::mounts::Mounts;
 use crate::place::Root;
 use crate::plan::{Step, Wanted, plan};
-use crate::request::{Publish, parse_target};
+use crate::request::Publish;
+use crate::target::Target;
 use crate::tell::Teller;
 use crate::turn::Turns;
 
 /// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
-/// again by itself. So one ends within 30 s: this much is for waiting, the rest for the hand-over.
-const WAIT_WITHIN: Duration = Duration::from_secs(20);
+/// again by itself. So one ends within 30 s: this much is for waiting, 10 s for the hand-over, the rest for servers that
+/// are there and do not answer.
+const WAIT_WITHIN: Duration = Duration::from_secs(14);
 
 /// What is the same for every volume of this installation.
 #[derive(Clone, Debug)]
@@ -73,7 +75,7 @@ impl Publisher {
         self.make_so(&publish, until).await
     }
 
-    /// Waits until `until` at most, then mounts what is missing, which takes [`HAND_OVER_WITHIN`](crate::serve::HAND_OVER_WITHIN) at most.
+    /// Waits until `until` at most, then mounts what is missing.
     async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
         let asked = Instant::now();
         let began = asked;
@@ -114,7 +116,7 @@ impl Publisher {
             return Ok(false);
         }
         let table = self.mounts.table().map_err(kernel_error("read the mounts for", target))?;
-        let mounted = table.at(target).next_back().is_some_and(|top| top.bucket);
+        let mounted = table.top(target).is_some_and(|top| top.bucket);
         Ok(mounted && self.pulses.feel(target).await == Pulse::Alive)
     }
 
@@ -145,9 +147,8 @@ impl Publisher {
         }
         let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
         let is_others = |point: &Path| {
-            let parsed = point.to_str().and_then(|text| parse_target(text, self.kubelet.path()).ok());
-            parsed
-                .is_some_and(|(target, _, volume)| volume == publish.volume_name && target != publish.target)
+            Target::of_mount(point, self.kubelet.path())
+                .is_some_and(|it| it.volume_name == publish.volume_name && it.path != publish.target)
         };
         let other = table.0.iter().find(|mount| mount.bucket && is_others(&mount.point));
         other.map_or(Ok(()), |other| Err(PublishError::UsedElsewhere(other.point.clone())))
@@ -165,7 +166,8 @@ impl Publisher {
         let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
         let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
         let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
-        let alive = match table.at(&source).next_back() {
+        let source_device = table.top(&source).map(|mount| mount.device);
+        let alive = match source_device {
             None => false,
             Some(_) if served => true,
             Some(_) => match self.pulses.feel(&source).await {
@@ -176,7 +178,6 @@ impl Publisher {
             },
         };
         let read_only = publish.read_only || publish.source_read_only;
-        let source_device = table.at(&source).next_back().map(|mount| mount.device);
         let targets: Vec<_> = table.at(&publish.target).map(|mount| mount.device).collect();
         let target_dead = match targets.as_slice() {
             [] => false,

@@ -8,10 +8,8 @@ use tonic::Status;
 
 use crate::kernel::{self, Pulse};
 use crate::publish::Publisher;
-use crate::request::{RequestError, parse_target};
+use crate::target::Target;
 
-/// More on one point than this is nobody's work.
-const DEEPEST: usize = 64;
 /// Whom a mount that was made anew reaches.
 pub(crate) const REACHES: &str = "a container that has been running since before sees it at once if it may write to the volume and \
     mounts it with mountPropagation: HostToContainer, else after a restart";
@@ -20,11 +18,12 @@ impl Publisher {
     /// Takes everything away from the target, and then its folder: dead or alive, one or several upon each other, there or
     /// not.
     pub fn unpublish(&self, volume_id: &str, target: &str) -> Result<(), Status> {
-        let invalid = |error: RequestError| Status::invalid_argument(error.to_string());
         if volume_id.is_empty() {
-            return Err(invalid(RequestError::VolumeId));
+            return Err(Status::invalid_argument("Volume ID not provided"));
         }
-        let (path, pod_uid, _) = parse_target(target, self.kubelet.path()).map_err(invalid)?;
+        let parsed = Target::parse(target, self.kubelet.path());
+        let Target { path, pod_uid, .. } =
+            parsed.map_err(|error| Status::invalid_argument(error.to_string()))?;
         let Some(_target) = self.turns.target(&path) else {
             return Err(Status::aborted("another call is working on this target; try again"));
         };
@@ -38,20 +37,11 @@ impl Publisher {
             }
             Err(error) => return Err(failed(error)),
         };
-        for _ in 0..DEEPEST {
-            let table = self.mounts.table().map_err(failed)?;
-            if table.at(&path).next().is_none() {
-                place.remove_folder().map_err(failed)?;
-                self.forget(&path);
-                tracing::info!(volume_id, pod_uid, "unpublished");
-                return Ok(());
-            }
-            // A container that is just ending may hold it for a moment longer; it loses nothing by this.
-            kernel::unmount_top(&place).or_else(|_| kernel::detach(&place)).map_err(failed)?;
-        }
-        Err(Status::internal(format!(
-            "Could not unmount \"{target}\": something mounts upon it again and again"
-        )))
+        kernel::clear(&self.mounts, &place, &path).map_err(failed)?;
+        place.remove_folder().map_err(failed)?;
+        self.forget(&path);
+        tracing::info!(volume_id, pod_uid, "unpublished");
+        Ok(())
     }
 
     pub(crate) fn forget(&self, target: &Path) {

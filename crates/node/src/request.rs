@@ -11,6 +11,8 @@ use service::csi::volume_capability::AccessType;
 use service::csi::volume_capability::access_mode::Mode;
 use thiserror::Error;
 
+use crate::target::{Target, TargetError};
+
 /// How kubelet hands the workload's name on (`podInfoOnMount`).
 const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
@@ -23,12 +25,8 @@ const CACHE_SHARE_PERCENT: u128 = 95;
 pub enum RequestError {
     #[error("Volume ID not provided")]
     VolumeId,
-    #[error("Target path not provided")]
-    Target,
-    #[error(
-        "target path `{0}` is not of the form …/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount below {1}"
-    )]
-    TargetForm(String, PathBuf),
+    #[error(transparent)]
+    Target(#[from] TargetError),
     #[error("the target path is of pod `{0}`, but the request says pod `{1}`")]
     OtherPod(String, String),
     #[error("Volume capability not provided")]
@@ -50,13 +48,11 @@ pub enum RequestError {
 /// One workload's use of one volume. Not to be printed: it has secrets.
 pub struct Publish {
     pub volume_id: String,
-    /// Of the `PersistentVolume`, which only the path tells.
     pub volume_name: String,
     pub pod_uid: String,
     pub pod_name: String,
     pub pod_namespace: String,
     pub target: PathBuf,
-    pub fs_group: String,
     /// For this workload alone.
     pub read_only: bool,
     /// For everybody who shares the source.
@@ -75,7 +71,7 @@ impl Publish {
             return Err(RequestError::VolumeId);
         }
         let context: BTreeMap<String, String> = request.volume_context.into_iter().collect();
-        let (target, pod_uid, volume_name) = parse_target(&request.target_path, kubelet)?;
+        let Target { path: target, pod_uid, volume_name } = Target::parse(&request.target_path, kubelet)?;
         if let Some(said) = context.get(POD_UID).filter(|said| !said.is_empty() && **said != pod_uid) {
             return Err(RequestError::OtherPod(pod_uid, said.clone()));
         }
@@ -138,7 +134,6 @@ impl Publish {
             pod_name: context.get(POD_NAME).cloned().unwrap_or_default(),
             pod_namespace: context.get(POD_NAMESPACE).cloned().unwrap_or_default(),
             target,
-            fs_group,
             read_only: request.readonly,
             source_read_only,
             alone: mode == Mode::SingleNodeSingleWriter,
@@ -147,24 +142,6 @@ impl Publish {
             environment,
             secrets: request.secrets.into_iter().collect(),
         })
-    }
-}
-
-/// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`, where the last name says nothing
-pub fn parse_target(path: &str, kubelet: &Path) -> Result<(PathBuf, String, String), RequestError> {
-    if path.is_empty() {
-        return Err(RequestError::Target);
-    }
-    let wrong = || RequestError::TargetForm(path.to_owned(), kubelet.to_owned());
-    let relative = Path::new(path).strip_prefix(kubelet).map_err(|_| wrong())?;
-    let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap_or("..")).collect();
-    match parts.as_slice() {
-        ["pods", uid, "volumes", "kubernetes.io~csi", volume, last]
-            if [uid, volume, last].iter().all(|part| **part != "..") =>
-        {
-            Ok((kubelet.join(relative), (*uid).to_owned(), (*volume).to_owned()))
-        }
-        _ => Err(wrong()),
     }
 }
 
@@ -218,23 +195,6 @@ mod tests {
 
     fn arguments(flags: &[&str]) -> Vec<String> {
         parse(request(flags, Mode::MultiNodeMultiWriter)).unwrap().arguments.render()
-    }
-
-    #[test]
-    fn what_the_path_says_is_known() {
-        let publish = parse(request(&[], Mode::MultiNodeMultiWriter)).unwrap();
-        assert_eq!((publish.pod_uid.as_str(), publish.volume_name.as_str()), ("uid-1", "pv-1"));
-        for wrong in [
-            "/etc/x",
-            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/../mount",
-            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v/..",
-            "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v",
-            "relative",
-        ] {
-            let mut request = request(&[], Mode::MultiNodeMultiWriter);
-            request.target_path = wrong.into();
-            assert!(matches!(parse(request), Err(RequestError::TargetForm(..))), "{wrong}");
-        }
     }
 
     #[test]

@@ -19,8 +19,8 @@ use crate::place::Place;
 use crate::publish::Publisher;
 use crate::request::Publish;
 
-/// A bucket that cannot be reached is given up after 8 s, with a reason.
-pub(crate) const HAND_OVER_WITHIN: Duration = Duration::from_secs(10);
+/// Whatever becomes of it, the mounter says so before.
+const HAND_OVER_WITHIN: Duration = mounter::START_WITHIN.saturating_add(Duration::from_secs(1));
 
 impl Publisher {
     /// Mounts the source and has it served; a failure leaves nothing mounted.
@@ -71,13 +71,8 @@ impl Publisher {
         };
         match &outcome {
             Ok(()) => {
-                let table = self.mounts.table().map_err(kernel_error("read the mounts for", source))?;
-                table
-                    .at(source)
-                    .next_back()
-                    .map(|mount| mount.device)
-                    .into_iter()
-                    .for_each(kernel::read_ahead);
+                let table = self.mounts.table().unwrap_or_default();
+                table.top(source).into_iter().for_each(|mount| kernel::read_ahead(mount.device));
             }
             Err(_) => {
                 if let Err(error) = kernel::detach(place) {

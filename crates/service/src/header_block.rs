@@ -31,8 +31,11 @@ pub(crate) fn tamed(block: &[u8]) -> Option<Vec<u8>> {
                 index => index == AUTHORITY_INDEX,
             };
             let name = &field[..field.len() - rest.len()];
-            let value = Text::read(&mut rest)?.plain()?;
-            if is_authority && value.iter().copied().any(is_of_a_path) {
+            let value = Text::read(&mut rest)?;
+            if is_authority
+                && let value = value.plain()?
+                && value.iter().copied().any(is_of_a_path)
+            {
                 tamed.extend(name);
                 write(&mut tamed, &value);
                 continue;

@@ -1,33 +1,50 @@
 //! What the chart makes of values is what the API server takes, word by word.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::path::Path;
 
 use s3_csi_tests::Stage;
-use serde_json::Value;
+use serde_json::{Value, json};
 use xtask::command::capture;
 use xtask::driver;
 
-/// Every object that `values` install, as the API server would keep it: by kind and name.
-fn objects(stage: &Stage, values: &[&str]) -> BTreeMap<(String, String), Value> {
-    let cluster = &stage.here.cluster;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("rendered.yaml");
-    std::fs::write(&file, driver::render(cluster, values).unwrap()).unwrap();
-    let mut apply = cluster.kubectl().unwrap();
-    apply.args(["apply", "--dry-run=server", "--validate=strict", "--output=json", "--filename"]).arg(&file);
-    let list: Value = serde_json::from_str(&capture(&mut apply).unwrap()).unwrap();
-    let named = |object: &Value| {
-        let text = |value: &Value| value.as_str().unwrap().to_owned();
-        ((text(&object["kind"]), text(&object["metadata"]["name"])), object.clone())
-    };
-    list["items"].as_array().unwrap().iter().map(named).collect()
+/// Every object that `values` install, as the API server would keep it.
+fn objects(stage: &Stage, values: &[&str]) -> Vec<Value> {
+    objects_of(stage, None, values)
 }
 
-/// The containers of a pod template, and what a variable of the first one is.
-fn containers(objects: &BTreeMap<(String, String), Value>, kind: &str, name: &str) -> Vec<(String, Value)> {
-    let object = &objects[&(kind.to_owned(), name.to_owned())];
-    let containers = object["spec"]["template"]["spec"]["containers"].as_array().unwrap();
-    containers.iter().map(|one| (one["name"].as_str().unwrap().to_owned(), one.clone())).collect()
+/// The same for the reference's values, in a namespace that is there: a server that only looks makes none.
+fn objects_of_the_reference(stage: &Stage, values: &[&str]) -> Vec<Value> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("api/reference-values.yaml");
+    let namespace = format!("mountpointPod.namespace={}", stage.here.namespace);
+    let values: Vec<&str> = values.iter().copied().chain([namespace.as_str()]).collect();
+    objects_of(stage, Some(&file), &values)
+}
+
+fn objects_of(stage: &Stage, file: Option<&Path>, values: &[&str]) -> Vec<Value> {
+    let cluster = &stage.here.cluster;
+    let folder = tempfile::tempdir().unwrap();
+    let rendered = folder.path().join("rendered.yaml");
+    std::fs::write(&rendered, driver::render(cluster, file, values).unwrap()).unwrap();
+    let mut apply = cluster.kubectl().unwrap();
+    apply.args(["apply", "--dry-run=server", "--validate=strict", "--output=json", "--filename"]);
+    let list: Value = serde_json::from_str(&capture(apply.arg(&rendered)).unwrap()).unwrap();
+    list["items"].as_array().unwrap().clone()
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let found = objects.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
+    found.unwrap_or_else(|| panic!("no {kind} {name}"))
+}
+
+/// The pods of node service and controller, as their templates have them.
+fn pods(objects: &[Value]) -> [&Value; 2] {
+    [("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller")]
+        .map(|(kind, name)| &find(objects, kind, name)["spec"]["template"]["spec"])
+}
+
+fn names(pod: &Value) -> Vec<&str> {
+    pod["containers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect()
 }
 
 fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
@@ -43,17 +60,13 @@ async fn one_program_per_pod_or_the_upstream_ones_in_their_places() {
         (true, &["node", "node-driver-registrar", "liveness-probe"], &["controller", "csi-provisioner"]),
     ] {
         let objects = objects(&stage, &[&format!("sidecars.enabled={sidecars}")]);
-        let names = |containers: &[(String, Value)]| -> Vec<String> {
-            containers.iter().map(|(name, _)| name.clone()).collect()
-        };
-        let nodes = containers(&objects, "DaemonSet", "s3-csi-node");
-        let controllers = containers(&objects, "Deployment", "s3-csi-controller");
-        assert_eq!(names(&nodes), node);
-        assert_eq!(names(&controllers), controller);
+        let [nodes, controllers] = pods(&objects);
+        assert_eq!(names(nodes), node);
+        assert_eq!(names(controllers), controller);
         // What the upstream programs do, the driver leaves to them.
         let own = if sidecars { "off" } else { "on" };
-        assert_eq!(variable(&nodes[0].1, "REGISTRATION"), own);
-        assert_eq!(variable(&controllers[0].1, "PROVISIONING"), own);
+        assert_eq!(variable(&nodes["containers"][0], "REGISTRATION"), own);
+        assert_eq!(variable(&controllers["containers"][0], "PROVISIONING"), own);
     }
 }
 
@@ -69,6 +82,150 @@ async fn the_server_takes_whatever_the_values_make() {
         &["node.serviceAccount.create=false", "controller.serviceAccount.create=false"],
     ] {
         let objects = objects(&stage, values);
-        assert!(objects.len() > 5, "{values:?}: {:?}", objects.keys());
+        assert!(objects.len() > 5, "{values:?}: {objects:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_misspelt_is_refused() {
+    let stage = Stage::set("chart-misspelt").await;
+    for value in
+        ["controller.replica=2", "node.toleration=a", "sidecars.livenessprobe=a", "tls.caCert=a", "s4=a"]
+    {
+        let error = driver::render(&stage.here.cluster, None, &[value]).unwrap_err().to_string();
+        assert!(error.contains("additional properties"), "{value}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn values_of_the_reference_are_taken() {
+    let stage = Stage::set("chart-reference").await;
+    let objects = objects_of_the_reference(&stage, &[]);
+    let [node, controller] = pods(&objects);
+    for (pod, selector) in [
+        (node, json!({"kubernetes.io/os": "linux", "disk": "fast"})),
+        (controller, json!({"kubernetes.io/os": "linux", "pool": "system"})),
+    ] {
+        let container = &pod["containers"][0];
+        assert_eq!(container["image"], "s3-csi.test/mirrored/driver:7");
+        assert_eq!(container["imagePullPolicy"], "Always");
+        let resources = json!({"requests": {"cpu": "20m", "memory": "50Mi"}, "limits": {"memory": "300Mi"}});
+        assert_eq!(container["resources"], resources);
+        assert_eq!(pod["imagePullSecrets"], json!([{"name": "mirror"}]));
+        assert_eq!(pod["nodeSelector"], selector);
+        let dedicated = json!({"key": "example.com/dedicated", "operator": "Equal", "value": "buckets", "effect": "NoSchedule"});
+        assert_eq!(pod["tolerations"], json!([dedicated]));
+        let required = &pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+        assert_eq!(required["nodeSelectorTerms"][0]["matchExpressions"][0]["key"], "example.com/buckets");
+        let volumes = pod["volumes"].as_array().unwrap();
+        let credentials = volumes.iter().find(|one| one["name"] == "credentials").unwrap();
+        assert_eq!(credentials["secret"]["secretName"], "keys");
+        assert_eq!(credentials["secret"]["items"][2], json!({"key": "token", "path": "session_token"}));
+    }
+    assert_eq!(controller["containers"][0]["securityContext"]["seLinuxOptions"], json!({"level": "s2"}));
+    assert_eq!(variable(&node["containers"][0], "KUBELET_PATH"), "/data/kubelet");
+    assert_eq!(variable(&node["containers"][0], "LOG_LEVEL"), "debug");
+    let volumes = node["volumes"].as_array().unwrap();
+    assert!(volumes.iter().any(|one| one["name"] == "more"), "{volumes:?}");
+
+    let account = find(&objects, "ServiceAccount", "node-account");
+    assert_eq!(account["metadata"]["annotations"]["example.com/role"], "node");
+    // The account's token is for the driver alone.
+    assert_eq!(account["automountServiceAccountToken"], json!(false));
+    assert_eq!(node["automountServiceAccountToken"], json!(true));
+    let account = find(&objects, "ServiceAccount", "controller-account");
+    assert_eq!(account["metadata"]["annotations"]["example.com/role"], "controller");
+
+    let daemons = find(&objects, "DaemonSet", "s3-csi-node");
+    let labels = &daemons["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(daemons["spec"]["selector"]["matchLabels"], json!({"app": "s3-csi-node"}));
+    assert_eq!(labels["app"], "s3-csi-node");
+    assert_eq!(labels["team"], "storage");
+    assert_eq!(labels["app.kubernetes.io/name"], "buckets");
+
+    let authorities: Vec<&Value> = objects.iter().filter(|one| one["kind"] == "ConfigMap").collect();
+    let places: BTreeSet<_> = authorities.iter().map(|one| one["metadata"]["namespace"].as_str()).collect();
+    assert_eq!(places, BTreeSet::from([Some(driver::NAMESPACE), Some(stage.here.namespace.as_str())]));
+    for authority in authorities {
+        assert_eq!(authority["metadata"]["name"], "authority");
+        let certificates = authority["data"]["ca-bundle.crt"].as_str().unwrap();
+        assert!(certificates.starts_with("-----BEGIN CERTIFICATE-----\n"), "{certificates}");
+    }
+}
+
+#[tokio::test]
+async fn values_of_the_reference_are_taken_with_ours() {
+    let stage = Stage::set("chart-mixture").await;
+    let objects = objects_of_the_reference(
+        &stage,
+        &[
+            "sidecars.enabled=true",
+            "node.tolerateAllTaints=true",
+            "node.serviceAccount.create=false",
+            "controller.serviceAccount.create=false",
+        ],
+    );
+    let [node, controller] = pods(&objects);
+    assert_eq!(node["tolerations"], json!([{"operator": "Exists"}]));
+    assert!(objects.iter().all(|one| one["kind"] != "ServiceAccount"), "{objects:?}");
+    for (container, image) in [
+        (&node["containers"][1], "s3-csi.test/mirrored/registrar:v1"),
+        (&node["containers"][2], "s3-csi.test/mirrored/probe:v1"),
+        (&controller["containers"][1], "s3-csi.test/mirrored/provisioner:v1"),
+    ] {
+        assert_eq!(container["image"], image);
+        assert_eq!(container["resources"]["limits"]["memory"], "300Mi");
+    }
+}
+
+#[tokio::test]
+async fn older_names_of_endpoint_and_region_win() {
+    let stage = Stage::set("chart-older").await;
+    let (old, new) = ("https://old.example.com", "https://new.example.com");
+    let (older, newer) =
+        ("node.s3EndpointUrl=https://old.example.com", "s3.endpointUrl=https://new.example.com");
+    for (values, endpoint, region) in [
+        (&[newer, "s3.region=eu-west-1"][..], new, "eu-west-1"),
+        (&[older, "node.s3Region=us-west-2"][..], old, "us-west-2"),
+        (&[older, newer, "s3.region=eu-west-1", "node.s3Region=us-west-2"][..], old, "us-west-2"),
+        (&[newer, "node.s3Region=us-west-2"][..], new, "us-west-2"),
+    ] {
+        let objects = objects(&stage, values);
+        for pod in pods(&objects) {
+            let container = &pod["containers"][0];
+            assert_eq!(variable(container, "AWS_ENDPOINT_URL"), endpoint, "{values:?}");
+            assert_eq!(variable(container, "AWS_REGION"), region, "{values:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn verbosity_is_a_level() {
+    let stage = Stage::set("chart-levels").await;
+    for (given, level) in [
+        (["0", "3"], ["info", "info"]),
+        (["4", "5"], ["debug", "debug"]),
+        (["6", "10"], ["trace", "trace"]),
+        (["warn", "info\\,kube=debug"], ["warn", "info,kube=debug"]),
+    ] {
+        let values = [format!("node.logLevel={}", given[0]), format!("controller.logLevel={}", given[1])];
+        let objects = objects(&stage, &values.each_ref().map(String::as_str));
+        let levels = pods(&objects).map(|pod| variable(&pod["containers"][0], "LOG_LEVEL"));
+        assert_eq!(levels, level);
+    }
+}
+
+#[tokio::test]
+async fn who_makes_no_buckets_has_no_keys() {
+    let stage = Stage::set("chart-keys").await;
+    for sidecars in [false, true] {
+        let sidecars = format!("sidecars.enabled={sidecars}");
+        let objects = objects(&stage, &["provisioning.enabled=false", &sidecars, "tls.caCertConfigMap=a"]);
+        let [_, controller] = pods(&objects);
+        assert_eq!(names(controller), ["controller"]);
+        assert_eq!(controller["volumes"], Value::Null);
+        // What a csi-provisioner would need beside.
+        let role = find(&objects, "Role", "s3-csi-controller-release-namespace");
+        assert_eq!(role["rules"].as_array().unwrap().len(), 1, "{role}");
     }
 }

@@ -1,5 +1,6 @@
 //! The driver on a cluster as its users install it: a Secret with keys, and Helm.
 
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -39,10 +40,14 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["--wait", "--timeout=120s"]))
 }
 
-/// What `values` would install, as YAML.
-pub fn render(cluster: &Cluster, values: &[&str]) -> Result<String> {
-    let values = values.iter().flat_map(|value| ["--set", value]);
-    capture(helm(cluster)?.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi")).args(values))
+/// What the values of `file`, and `values`, which win, would install, as YAML.
+pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result<String> {
+    let mut command = helm(cluster)?;
+    command.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi"));
+    if let Some(file) = file {
+        command.arg("--values").arg(file);
+    }
+    capture(command.args(values.iter().flat_map(|value| ["--set", value])))
 }
 
 /// `helm` inside the node, for the driver's namespace.

@@ -1,14 +1,44 @@
 {{- define "s3-csi.labels" -}}
-app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/name: {{ .Values.nameOverride | default .Chart.Name | trunc 63 | trimSuffix "-" }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/component: csi-driver
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- /* None of the chart's own: selectors and the standard of the Mountpoint Pods' namespace are labels, too. */}}
+{{- range $name, $value := .Values.customLabels }}
+{{- $fixed := list "app" "name" "helm.sh/chart" }}
+{{- if not (or (has $name $fixed) (regexMatch "^(app|pod-security)\\.kubernetes\\.io/" $name)) }}
+{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "s3-csi.image" -}}
-{{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- with .root.Values.image.containerRegistry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- .image.repository | trimPrefix "/" }}:{{ .image.tag | default .root.Chart.AppVersion }}
+{{- end }}
+
+{{- define "s3-csi.endpointUrl" -}}
+{{ .Values.node.s3EndpointUrl | default .Values.s3.endpointUrl }}
+{{- end }}
+
+{{- define "s3-csi.region" -}}
+{{ .Values.node.s3Region | default .Values.s3.region }}
+{{- end }}
+
+{{- /* A number is klog's verbosity, which the reference's chart takes. */}}
+{{- define "s3-csi.logLevel" -}}
+{{- $level := toString . }}
+{{- if not (regexMatch "^[0-9]+$" $level) }}{{ $level }}
+{{- else if le (int $level) 3 }}info
+{{- else if le (int $level) 5 }}debug
+{{- else }}trace
+{{- end }}
+{{- end }}
+
+{{- define "s3-csi.nodeSelector" -}}
+{{ toYaml (merge (dict "kubernetes.io/os" "linux") (. | default dict)) }}
 {{- end }}
 
 {{- define "s3-csi.pullSecrets" -}}

@@ -50,7 +50,8 @@ async fn a_mountpoint_pod_that_its_node_turns_away_is_not_replaced_again_and_aga
     stage.volume("data", &[], &[]).await;
     let workload = stage.workload("w", &["data"]).await;
     let (_, first) = stage.attached(&workload).await;
-    let full = json!({"phase": "Failed", "reason": "Evicted", "message": "The node had condition: [DiskPressure]."});
+    let full =
+        json!({"phase": "Failed", "reason": "Evicted", "message": "The node had condition: [DiskPressure]."});
     stage.report_mountpoint(&first.name_any(), full).await;
     let note = stage.event("w", "MountpointPodFailed").await;
     assert!(note.contains("DiskPressure"), "{note}");

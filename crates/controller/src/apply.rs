@@ -1,4 +1,4 @@
-//! The only writer to the API server.
+//! Steps become writes to the API server here, and nowhere else.
 
 use std::time::Duration;
 

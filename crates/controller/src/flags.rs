@@ -34,8 +34,8 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/s3-csi-mounter", value_parser = filled)]
     pub mountpoint_container_command: String,
 
-    /// Version of Mountpoint, recorded in a label.
-    #[arg(long, env = "MOUNTPOINT_VERSION", default_value = "")]
+    /// Version of Mountpoint in that image, recorded in a label.
+    #[arg(long, env = "MOUNTPOINT_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub mountpoint_version: String,
 
     /// Priority class of Mountpoint Pods; none if empty.

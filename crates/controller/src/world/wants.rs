@@ -18,7 +18,7 @@ impl World {
         workloads.iter().flat_map(|uid| self.rethink(uid)).collect()
     }
 
-    /// Works out anew which keys a workload waits for; the answer touches those it waits for and those it did before.
+    /// Works out anew which keys a workload waits for; the answer is those that are new.
     pub(super) fn rethink(&mut self, uid: &str) -> Vec<Key> {
         let now = self.wants_of(uid);
         let before = self.wants.remove(uid).unwrap_or_default();

@@ -27,6 +27,11 @@ pub struct ResultLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct QueueLabel {
+    pub queue: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct CallLabels {
     operation: &'static str,
     result: &'static str,
@@ -49,7 +54,7 @@ pub struct Metrics {
     pub reconcile_seconds: Histogram,
     pub steps: Family<StepLabels, Counter>,
     pub s3_calls: S3Calls,
-    pub queue: Gauge,
+    pub queues: Family<QueueLabel, Gauge>,
     pub leader: Gauge,
 }
 
@@ -61,7 +66,7 @@ impl Metrics {
             reconcile_seconds: Histogram::new(exponential_buckets(0.000_1, 4.0, 10)),
             steps: Family::default(),
             s3_calls: S3Calls::default(),
-            queue: Gauge::default(),
+            queues: Family::default(),
             leader: Gauge::default(),
         };
         let mut registry = Registry::with_prefix("s3_csi_controller");
@@ -77,7 +82,7 @@ impl Metrics {
             "Requests to the S3 server, by kind and result",
             metrics.s3_calls.0.clone(),
         );
-        registry.register("queue_depth", "Keys that wait to be looked at", metrics.queue.clone());
+        registry.register("queue_depth", "Keys that wait to be looked at, by queue", metrics.queues.clone());
         registry.register("leader", "1 while this controller acts", metrics.leader.clone());
         registry.register_collector(Box::new(Stock(Arc::clone(world))));
         (metrics, Arc::new(Mutex::new(registry)))

@@ -22,18 +22,20 @@ use crate::confirm::Reader;
 use crate::dispatch::dispatch;
 use crate::explain::Explainer;
 use crate::flags::{Flags, Provisioning};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, QueueLabel};
 use crate::mountpoint_pod::Blueprint;
 use crate::provision::provisioner::Provisioner;
 use crate::provision::rpc::ControllerService;
 use crate::provision::server::{Server, ServerError};
 use crate::provision::volume::Volumes;
 use crate::reconcile::Reconciler;
-use crate::watch::{self as watches, Sink, send};
+use crate::watch::{self as watches, Queues, Sink, send};
 use crate::world::World;
 
 /// Writes wait for the API server, not for us: enough of them at once to keep it busy.
 const WORKERS: usize = 32;
+/// As many claims and volumes are worked on at once: what an S3 server can bear, which may keep each for seconds.
+const PROVISIONING_WORKERS: usize = 16;
 /// Everything is looked at again this often, for what no watch has told.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
@@ -169,20 +171,27 @@ fn serve_csi(
 
 /// Acts on the world until `stop`, beginning with all there is.
 async fn lead(reconciler: &Arc<Reconciler>, stop: CancellationToken) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    *reconciler.sink.lock().expect("nobody panics while sending") = Some(sender);
+    let (mounts, to_mount) = mpsc::unbounded_channel();
+    let (provisioning, to_provision) = mpsc::unbounded_channel();
+    *reconciler.sink.lock().expect("nobody panics while sending") = Some(Queues { mounts, provisioning });
     let all = reconciler.world.lock().expect("nobody panics while changing the world").all_keys();
     send(&reconciler.sink, all);
     reconciler.metrics.leader.set(1);
     tracing::info!("acting");
     let handle = |key| Arc::clone(reconciler).handle(key);
-    let observe = |depth| {
-        reconciler.metrics.queue.set(i64::try_from(depth).unwrap_or(i64::MAX));
+    let observe = |queue| {
+        let waiting = reconciler.metrics.queues.get_or_create_owned(&QueueLabel { queue });
+        move |depth| {
+            waiting.set(i64::try_from(depth).unwrap_or(i64::MAX));
+        }
     };
-    dispatch(receiver, WORKERS, stop, handle, observe).await;
+    tokio::join!(
+        dispatch(to_mount, WORKERS, stop.clone(), handle, observe("mounts")),
+        dispatch(to_provision, PROVISIONING_WORKERS, stop, handle, observe("provisioning")),
+    );
     *reconciler.sink.lock().expect("nobody panics while sending") = None;
     reconciler.metrics.leader.set(0);
-    reconciler.metrics.queue.set(0);
+    reconciler.metrics.queues.clear();
     tracing::info!("no longer acting");
 }
 

@@ -20,14 +20,22 @@ use crate::provision::claim::Claim;
 use crate::slim::{SlimClaim, SlimPod, SlimVolume};
 use crate::world::{Key, World};
 
-/// Where keys go: to the dispatcher of a leader, nowhere while another controller leads.
-pub type Sink = Arc<Mutex<Option<mpsc::UnboundedSender<Key>>>>;
+/// Where keys go: to the dispatchers of a leader, nowhere while another controller leads.
+pub type Sink = Arc<Mutex<Option<Queues>>>;
+
+/// Two of them: an S3 server that does not answer must not keep mounts waiting, which need no such server.
+#[derive(Debug)]
+pub struct Queues {
+    pub mounts: mpsc::UnboundedSender<Key>,
+    pub provisioning: mpsc::UnboundedSender<Key>,
+}
 
 pub fn send(sink: &Sink, keys: Vec<Key>) {
-    if let Some(sender) = sink.lock().expect("nobody panics while sending").as_ref() {
+    if let Some(queues) = sink.lock().expect("nobody panics while sending").as_ref() {
         for key in keys {
+            let queue = if key.is_of_provisioning() { &queues.provisioning } else { &queues.mounts };
             // A dispatcher that has just ended needs no keys.
-            let _ = sender.send(key);
+            let _ = queue.send(key);
         }
     }
 }
@@ -255,5 +263,25 @@ async fn absorb<K: Kind>(
             }
         };
         send(&sink, keys);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_for_s3_has_a_queue_of_its_own() {
+        let ((mounts, mut to_mount), (provisioning, mut to_provision)) =
+            (mpsc::unbounded_channel(), mpsc::unbounded_channel());
+        let sink: Sink = Arc::new(Mutex::new(Some(Queues { mounts, provisioning })));
+        let name = || "a".to_owned();
+        let (claim, volume) = (Key::Claim(name(), name()), Key::Volume(name()));
+        send(&sink, vec![claim.clone(), Key::Group(name()), volume.clone(), Key::Pod(name())]);
+        let all = |queue: &mut mpsc::UnboundedReceiver<Key>| {
+            std::iter::from_fn(|| queue.try_recv().ok()).collect::<Vec<_>>()
+        };
+        assert_eq!(all(&mut to_mount), [Key::Group(name()), Key::Pod(name())]);
+        assert_eq!(all(&mut to_provision), [claim, volume]);
     }
 }

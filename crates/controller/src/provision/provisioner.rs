@@ -10,7 +10,6 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, ResourceExt as _};
 use thiserror::Error;
-use tokio::sync::Semaphore;
 
 use super::claim::{Begun, Claim, Need};
 use super::credentials::Credentials;
@@ -30,12 +29,6 @@ use crate::world::{Key, World};
 
 /// The binder takes milliseconds. Until then the claim looks as if it still waited for a volume.
 const BOUND_WITHIN: Duration = Duration::from_secs(20);
-
-/// As many claims and volumes are worked on at once. An S3 server that does not answer keeps each for seconds, and mounts,
-/// which need no such server, must not wait behind them.
-const SLOTS: usize = 16;
-/// When all are taken.
-const NEXT_SLOT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Error)]
 enum ProvisionError {
@@ -69,7 +62,6 @@ pub struct Provisioner {
     writer: Writer,
     teller: Teller,
     patience: Patience,
-    slots: Semaphore,
     /// Of this process, in the form of csi-provisioner's.
     identity: String,
 }
@@ -84,7 +76,6 @@ impl Provisioner {
             writer: Writer::new(client),
             teller: Teller::new(client),
             patience: Patience::default(),
-            slots: Semaphore::new(SLOTS),
             identity,
         }
     }
@@ -98,7 +89,6 @@ impl Provisioner {
         if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
             return Outcome::Again(left);
         }
-        let Ok(_slot) = self.slots.try_acquire() else { return Outcome::Again(NEXT_SLOT) };
         let (done, reason) = match need {
             Need::Nothing => (Ok(Duration::ZERO), Reason::ProvisioningFailed),
             Need::Refuse(refusal) => {
@@ -240,7 +230,6 @@ impl Provisioner {
         if let Some(left) = self.patience.left(&key, Instant::now()) {
             return Outcome::Again(left);
         }
-        let Ok(_slot) = self.slots.try_acquire() else { return Outcome::Again(NEXT_SLOT) };
         // Live: what is deleted by what a cache says may have been changed to Retain a moment ago.
         let volume = match self.writer.volume(name).await {
             Ok(Some(volume)) => volume,

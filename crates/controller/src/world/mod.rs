@@ -33,6 +33,16 @@ pub enum Key {
     Volume(String),
 }
 
+impl Key {
+    /// Whether it may wait for the S3 server.
+    pub fn is_of_provisioning(&self) -> bool {
+        match self {
+            Self::Claim(..) | Self::Volume(_) => true,
+            Self::Group(_) | Self::Pod(_) | Self::Role(_) => false,
+        }
+    }
+}
+
 /// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
 /// that another controller has begun may last (10 s).
 const DOUBT_LASTS: Duration = Duration::from_secs(45);

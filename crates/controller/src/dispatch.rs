@@ -21,7 +21,21 @@ pub enum Outcome {
     Done,
     /// Not finished, without any fault: look again after this long.
     Again(Duration),
-    Failed,
+    /// Decided on old knowledge: soon again, and later and later if that does not end.
+    Outdated,
+    /// Again after this long; if nobody says, later and later.
+    Failed(Option<Duration>),
+}
+
+impl Outcome {
+    /// As it is counted.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Done | Self::Again(_) => "done",
+            Self::Outdated => "outdated",
+            Self::Failed(_) => "failed",
+        }
+    }
 }
 
 /// Runs until `stop`. `handle` is called for every key that arrives, at most `workers` at once.
@@ -115,8 +129,8 @@ impl Queue {
                 self.failures.remove(&key);
                 None
             }
-            Outcome::Again(delay) => Some(delay),
-            Outcome::Failed => {
+            Outcome::Again(delay) | Outcome::Failed(Some(delay)) => Some(delay),
+            Outcome::Outdated | Outcome::Failed(None) => {
                 let failures = self.failures.entry(key.clone()).or_default();
                 let delay = FIRST_RETRY.saturating_mul(1 << (*failures).min(20)).min(LAST_RETRY);
                 *failures += 1;
@@ -170,7 +184,7 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..15 {
             assert_eq!(queue.next(now), Some(key("a")));
-            queue.finished(key("a"), Outcome::Failed, now);
+            queue.finished(key("a"), Outcome::Failed(None), now);
             let due = queue.next_retry().unwrap();
             waits.push(due - now);
             assert_eq!(queue.next(now), None, "not before its time");
@@ -182,7 +196,7 @@ mod tests {
         queue.finished(key("a"), Outcome::Done, now);
         queue.arrive(key("a"));
         assert_eq!(queue.next(now), Some(key("a")));
-        queue.finished(key("a"), Outcome::Failed, now);
+        queue.finished(key("a"), Outcome::Failed(None), now);
         assert_eq!(queue.next_retry().unwrap() - now, FIRST_RETRY);
     }
 
@@ -192,7 +206,7 @@ mod tests {
         for _ in 0..5 {
             queue.arrive(key("a"));
             assert_eq!(queue.next(now), Some(key("a")));
-            queue.finished(key("a"), Outcome::Failed, now);
+            queue.finished(key("a"), Outcome::Failed(None), now);
         }
         assert_eq!(queue.len(), 1);
         let later = now + LAST_RETRY;
@@ -207,7 +221,18 @@ mod tests {
         queue.arrive(key("a"));
         queue.next(now);
         queue.arrive(key("a"));
-        queue.finished(key("a"), Outcome::Failed, now);
+        queue.finished(key("a"), Outcome::Failed(None), now);
         assert_eq!(queue.next(now), Some(key("a")));
+    }
+
+    #[test]
+    fn who_knows_when_is_asked_again_then() {
+        let (mut queue, now, wait) = (Queue::default(), Instant::now(), Duration::from_secs(7));
+        for outcome in [Outcome::Again(wait), Outcome::Failed(Some(wait))] {
+            queue.arrive(key("a"));
+            assert_eq!(queue.next(now), Some(key("a")));
+            queue.finished(key("a"), outcome, now);
+            assert_eq!(queue.due[&key("a")], now + wait);
+        }
     }
 }

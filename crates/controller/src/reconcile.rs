@@ -67,11 +67,11 @@ impl Reconciler {
             },
         };
         self.metrics.reconcile_seconds.observe(began.elapsed().as_secs_f64());
-        let (outcome, result) = match outcome {
-            Ok(outcome) => (outcome, "done"),
+        let outcome = match outcome {
+            Ok(outcome) => outcome,
             Err(ReconcileError::Step(error @ StepError::Outdated { .. })) => {
                 tracing::debug!(?key, %error, "decided on old knowledge");
-                (Outcome::Failed, "outdated")
+                Outcome::Outdated
             }
             Err(error) => {
                 if !matches!(
@@ -81,10 +81,10 @@ impl Reconciler {
                     self.world().doubt();
                 }
                 tracing::warn!(?key, %error, "not done");
-                (Outcome::Failed, "failed")
+                Outcome::Failed(None)
             }
         };
-        self.metrics.reconciles.get_or_create(&ResultLabel { result }).inc();
+        self.metrics.reconciles.get_or_create(&ResultLabel { result: outcome.as_str() }).inc();
         outcome
     }
 
@@ -168,7 +168,7 @@ impl Reconciler {
                 format!("service account {account}, whose identity the volume asks for, does not exist");
             let about = explain::pod(&workload.namespace, &workload.name);
             self.explainer.tell(&[workload], Reason::ServiceAccountMissing, &about, &message).await;
-            return Ok(Outcome::Failed);
+            return Ok(Outcome::Failed(None));
         };
         let keys = self.world().set_role(uid, role);
         send(&self.sink, keys);

@@ -121,12 +121,12 @@ impl Provisioner {
             }
             Err(error) if error.is_outdated() => {
                 tracing::debug!(?key, %error, "decided on old knowledge");
-                Outcome::Failed
+                Outcome::Outdated
             }
             Err(error) => {
                 tracing::warn!(?key, %error, "not done");
                 tell(error.to_string());
-                Outcome::Again(self.patience.lose(key, Instant::now()))
+                Outcome::Failed(Some(self.patience.lose(key, Instant::now())))
             }
         }
     }

@@ -60,6 +60,14 @@ impl Fault {
         Self::new(Kind::of(status, &code), call, said)
     }
 
+    /// Of the first object that an answer about many says was not deleted: a code without a status.
+    pub(super) fn of_object(call: &Call<'_>, page: &str) -> Option<Self> {
+        let (_, error) = page.split_once("<Error>")?;
+        let part = |name| element(error, name).unwrap_or_default();
+        let (key, code, message) = (part("Key"), part("Code"), part("Message"));
+        Some(Self::new(Kind::of_object(&code), call, format!("{code}: {message}, for object `{key}`")))
+    }
+
     /// An answer that never came.
     pub(super) fn of_connection(call: &Call<'_>, connecting: bool, error: &(dyn StdError + 'static)) -> Self {
         let mut said = error.to_string();
@@ -254,6 +262,29 @@ mod tests {
             }
         }
         assert!(Fault::of_answer(&CALL, 502, "<html>").to_string().contains("HTTP 502"));
+    }
+
+    #[test]
+    fn an_object_that_was_not_deleted_has_its_code() {
+        let page = |code: &str| {
+            format!(
+                "<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b&amp;c</Key><Code>{code}</Code>\
+                 <Message>so it is</Message></Error></DeleteResult>"
+            )
+        };
+        for (code, expected) in [
+            ("AccessDenied", Code::PermissionDenied),
+            ("InternalError", Code::Unavailable),
+            ("SlowDown", Code::Unavailable),
+            ("ServiceUnavailable", Code::Unavailable),
+            ("InvalidRequest", Code::FailedPrecondition),
+            ("", Code::FailedPrecondition),
+        ] {
+            let fault = Fault::of_object(&CALL, &page(code)).unwrap();
+            assert_eq!(fault.code(), expected, "{code}");
+            assert!(fault.to_string().contains(&format!("({code}: so it is, for object `b&c`)")), "{fault}");
+        }
+        assert_eq!(Fault::of_object(&CALL, "<DeleteResult/>"), None);
     }
 
     #[test]

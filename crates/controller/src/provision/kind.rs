@@ -60,6 +60,16 @@ impl Kind {
         }
     }
 
+    /// Of one object among many, for which there is no status.
+    pub(super) fn of_object(code: &str) -> Self {
+        let status = match code {
+            "AccessDenied" => 403,
+            "InternalError" => 500,
+            _ => 400,
+        };
+        Self::of(status, code)
+    }
+
     /// Whether the request may have had its effect all the same.
     pub(super) fn is_ambiguous(self) -> bool {
         match self {

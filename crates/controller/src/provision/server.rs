@@ -187,11 +187,8 @@ impl Server {
             })
             .await?;
         // The answer to the whole may be OK while single objects are not.
-        if page.contains("<Error>") {
-            let call = self.described(account, Operation::DeleteObjects, bucket);
-            return Err(Fault::of_answer(&call, 403, &page));
-        }
-        Ok(())
+        let call = self.described(account, Operation::DeleteObjects, bucket);
+        Fault::of_object(&call, &page).map_or(Ok(()), Err)
     }
 
     fn region<'a>(&'a self, account: Account<'a>) -> &'a str {

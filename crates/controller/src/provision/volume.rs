@@ -43,6 +43,11 @@ pub enum VolumeError {
          was deleted"
     )]
     Outside { endpoint: String, bucket: String, prefix: String, key: String },
+    #[error(
+        "{endpoint} said that `{key}` below prefix `{prefix}` of bucket `{bucket}` is deleted, and lists it again: is it locked \
+         or retained there, or does somebody still write it? Remove the lock, or delete the object by hand"
+    )]
+    Stays { endpoint: String, bucket: String, prefix: String, key: String },
 }
 
 impl VolumeError {
@@ -51,7 +56,7 @@ impl VolumeError {
             Self::NoDriverKeys => Code::Unauthenticated,
             Self::Keys(_) => Code::InvalidArgument,
             Self::Create(fault) | Self::Delete(fault) | Self::Look(fault) => fault.code(),
-            Self::Outside { .. } => Code::FailedPrecondition,
+            Self::Outside { .. } | Self::Stays { .. } => Code::FailedPrecondition,
         }
     }
 
@@ -60,7 +65,7 @@ impl VolumeError {
         match self {
             Self::Keys(_) | Self::NoDriverKeys | Self::Look(_) => false,
             Self::Create(fault) => fault.is_ambiguous(),
-            Self::Delete(_) | Self::Outside { .. } => true,
+            Self::Delete(_) | Self::Outside { .. } | Self::Stays { .. } => true,
         }
     }
 }
@@ -126,6 +131,7 @@ impl Volumes {
         prefix: &Prefix,
         account: Account<'_>,
     ) -> Result<Gone, VolumeError> {
+        let mut before = None;
         for _ in 0..BATCHES_AT_ONCE {
             let keys = match self.server.list(account, bucket, prefix.as_str(), BATCH).await {
                 Ok(keys) if keys.is_empty() => return Ok(Gone::Deleted),
@@ -133,16 +139,9 @@ impl Volumes {
                 Err(fault) if fault.kind == Kind::Missing => return Ok(Gone::Deleted),
                 Err(fault) => return Err(VolumeError::Delete(fault)),
             };
-            // A server that does not know prefixes would list the whole bucket.
-            if let Some(key) = keys.iter().find(|key| !prefix.holds(key)) {
-                return Err(VolumeError::Outside {
-                    endpoint: self.server.address.clone(),
-                    bucket: bucket.to_owned(),
-                    prefix: prefix.as_str().to_owned(),
-                    key: key.clone(),
-                });
-            }
+            check(&self.server.address, bucket, prefix, &keys, before.as_ref())?;
             self.server.delete_objects(account, bucket, &keys).await.map_err(VolumeError::Delete)?;
+            before = keys.into_iter().next();
         }
         Ok(Gone::Partly)
     }
@@ -154,6 +153,27 @@ impl Volumes {
             Err(fault) if fault.kind == Kind::Missing => Ok(false),
             Err(fault) => Err(VolumeError::Look(fault)),
         }
+    }
+}
+
+/// Whether what was listed may be deleted. `before` is the first key of the list that was deleted last.
+fn check(
+    endpoint: &str,
+    bucket: &str,
+    prefix: &Prefix,
+    keys: &[String],
+    before: Option<&String>,
+) -> Result<(), VolumeError> {
+    let (endpoint, bucket) = (endpoint.to_owned(), bucket.to_owned());
+    let name = || prefix.as_str().to_owned();
+    // A server that does not know prefixes would list the whole bucket.
+    if let Some(key) = keys.iter().find(|key| !prefix.holds(key)) {
+        return Err(VolumeError::Outside { endpoint, bucket, prefix: name(), key: key.clone() });
+    }
+    // One that says OK and keeps its objects would be asked again and again, without a pause.
+    match keys.first().filter(|first| Some(*first) == before) {
+        Some(key) => Err(VolumeError::Stays { endpoint, bucket, prefix: name(), key: key.clone() }),
+        None => Ok(()),
     }
 }
 
@@ -172,4 +192,26 @@ pub fn context(
     let own = own.into_iter().chain(region.map(|region| (REGION, region)));
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
     attributes.iter().map(|(key, value)| (key.clone(), value.clone())).chain(own).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_below_the_prefix_or_stays_is_not_deleted() {
+        let prefix = Prefix::parse("mine").unwrap();
+        let check = |keys: &[&str], before: Option<&str>| {
+            let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
+            check("http://s3.test", "shared", &prefix, &keys, before.map(str::to_owned).as_ref())
+        };
+        assert!(check(&["mine/a", "mine/b"], None).is_ok());
+        assert!(check(&["mine/c"], Some("mine/a")).is_ok());
+        assert!(matches!(check(&["mine/a", "others/a"], None), Err(VolumeError::Outside { .. })));
+        let stays = check(&["mine/a", "mine/b"], Some("mine/a")).unwrap_err();
+        assert_eq!(stays.code(), Code::FailedPrecondition);
+        for word in ["`mine/a`", "`mine/`", "`shared`", "http://s3.test", "Remove the lock"] {
+            assert!(stays.to_string().contains(word), "{word} is not in: {stays}");
+        }
+    }
 }

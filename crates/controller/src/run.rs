@@ -24,9 +24,10 @@ use crate::explain::Explainer;
 use crate::flags::{Flags, Provisioning};
 use crate::metrics::{Metrics, QueueLabel};
 use crate::mountpoint_pod::Blueprint;
+use crate::provision::endpoint::{Endpoint, EndpointError};
 use crate::provision::provisioner::Provisioner;
 use crate::provision::rpc::ControllerService;
-use crate::provision::server::{Server, ServerError};
+use crate::provision::server::Server;
 use crate::provision::volume::Volumes;
 use crate::reconcile::Reconciler;
 use crate::watch::{self as watches, Queues, Sink, send};
@@ -53,7 +54,7 @@ pub enum RunError {
     #[error("cannot ask the API server what it is: {0}")]
     Discovery(#[source] Box<kube::Error>),
     #[error(transparent)]
-    Server(#[from] ServerError),
+    Endpoint(#[from] EndpointError),
     #[error("cannot listen on {path} (--csi-socket): {source}")]
     Socket { path: std::path::PathBuf, source: std::io::Error },
     #[error("cannot take part in the election of a leader: {0}")]
@@ -139,9 +140,9 @@ fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, Run
     if flags.provisioning == Provisioning::Off && flags.csi_socket.is_none() {
         return Ok(None);
     }
-    let (endpoint, region) = (&flags.endpoint_url, &flags.region);
+    let endpoint = Endpoint::parse(&flags.endpoint_url, &flags.region)?;
     let calls = metrics.s3_calls.clone();
-    let server = Server::new(endpoint, region, flags.s3_addressing, flags.ca_bundle.as_deref(), calls)?;
+    let server = Server::new(endpoint, flags.s3_addressing, flags.ca_bundle.as_deref(), calls);
     let driver_keys = DriverKeys { folder: flags.credentials_dir.clone() };
     Ok(Some(Arc::new(Volumes { server, driver_keys })))
 }

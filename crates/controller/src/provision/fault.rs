@@ -1,6 +1,7 @@
 //! Why the S3 server did not do what was asked, as a kind and a sentence that names the remedy. The only place that
 //! knows what servers say.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::io;
@@ -47,7 +48,7 @@ impl Fault {
             kind,
             operation: call.operation,
             bucket: call.bucket.to_owned(),
-            endpoint: call.endpoint.to_owned(),
+            endpoint: call.endpoint.clone().into_owned(),
             region: call.region.to_owned(),
             said,
         }
@@ -205,11 +206,11 @@ fn is_of_tls(error: &(dyn StdError + 'static)) -> bool {
 }
 
 /// What was asked for, as far as sentences need it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Call<'a> {
     pub(super) operation: Operation,
     pub(super) bucket: &'a str,
-    pub(super) endpoint: &'a str,
+    pub(super) endpoint: Cow<'a, str>,
     pub(super) region: &'a str,
 }
 
@@ -227,7 +228,7 @@ mod tests {
     const CALL: Call<'_> = Call {
         operation: Operation::CreateBucket,
         bucket: "csi-s3-1",
-        endpoint: "http://s3.test",
+        endpoint: Cow::Borrowed("http://s3.test"),
         region: "eu",
     };
 

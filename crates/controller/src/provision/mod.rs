@@ -1,8 +1,9 @@
 //! Buckets for claims.
 //!
 //! In reading order: [`storage_class`] says what a class asks for, with [`template`]s; [`naming`] and [`prefix`] what a
-//! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`], which answers
-//! with a [`fault`] of some [`kind`] or not. [`rpc`] lets a csi-provisioner do that, with a [`memory`].
+//! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`], which
+//! answers from its [`endpoint`] with a [`fault`] of some [`kind`] or not. [`rpc`] lets a csi-provisioner do that, with a
+//! [`memory`].
 //!
 //! Without one: the [`ledger`] knows the [`claim`]s that wait and the volumes to [`reclaim`]; the [`provisioner`] makes an
 //! [`order`] of each, [`write`]s, [`tell`]s, and has [`patience`].
@@ -10,6 +11,7 @@
 pub mod claim;
 mod connection;
 pub mod credentials;
+pub mod endpoint;
 pub mod fault;
 pub mod kind;
 pub mod ledger;

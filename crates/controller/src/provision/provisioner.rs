@@ -18,7 +18,7 @@ use super::order::{Order, waits_for_consumer};
 use super::patience::Patience;
 use super::reclaim::{self, Leftover};
 use super::server::Account;
-use super::storage_class::{ClassError, SecretRef};
+use super::storage_class::{ClassError, REGION, SecretRef};
 use super::tell::{self, Reason, Teller};
 use super::volume::{Gone, VolumeError, Volumes};
 use super::write::{WriteError, Writer};
@@ -141,12 +141,14 @@ impl Provisioner {
         if class.provisioner != DRIVER || (waits_for_consumer(&class) && !claim.has_node()) {
             return Ok(Duration::ZERO);
         }
-        let mut order = Order::of(claim, &class, &self.volumes.server.address)
+        let region = class.parameters.iter().find_map(|given| given.get(REGION)).map(|region| region.trim());
+        let mut order = Order::of(claim, &class, &self.volumes.server.endpoint.address(region))
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
         let credentials = self.credentials(order.provisioner_secret.as_ref()).await?;
         // A bucket is mounted from where it was made.
         order.region = order.region.or_else(|| credentials.region.clone());
-        let message = format!("making volume `{}` at {}", order.id, self.volumes.server.address);
+        let address = self.volumes.server.endpoint.address(order.region.as_deref());
+        let message = format!("making volume `{}` at {address}", order.id);
         self.teller.tell(tell::claim(claim), Reason::Provisioning, message);
 
         let account = Account { credentials: &credentials, region: order.region.as_deref() };
@@ -211,7 +213,8 @@ impl Provisioner {
         let credentials = match self.credentials(begun.secret().as_ref()).await {
             // Deleted with its namespace, which would wait for ever for a claim that waits for its Secret.
             Err(ProvisionError::SecretMissing(namespace, name)) => {
-                let message = tell::left(&id, &self.volumes.server.address, &namespace, &name);
+                let address = self.volumes.server.endpoint.address(begun.region.as_deref());
+                let message = tell::left(&id, &address, &namespace, &name);
                 tracing::warn!(namespace = claim.namespace, claim = claim.name, volume_id = %id, message, "volume not undone");
                 self.teller.tell(tell::claim(claim), Reason::BucketLeft, message);
                 return Ok(());
@@ -264,7 +267,8 @@ impl Provisioner {
                 let account = Account { credentials: &credentials, region: leftover.region.as_deref() };
                 let gone = self.volumes.delete(&id, account).await?;
                 if gone == Gone::NotEmpty {
-                    let message = tell::kept(id.bucket_name(), &self.volumes.server.address);
+                    let address = self.volumes.server.endpoint.address(account.region());
+                    let message = tell::kept(id.bucket_name(), &address);
                     self.teller.tell(about(), Reason::BucketKept, message);
                 }
                 gone

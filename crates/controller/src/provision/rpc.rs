@@ -131,9 +131,10 @@ impl ControllerService {
         let parameters: BTreeMap<String, String> = request.parameters.into_iter().collect();
         let options: Vec<String> =
             request.volume_capabilities.iter().flat_map(mount_flags).cloned().collect();
-        let plan = Plan::parse(&parameters, &options, &self.volumes.server.address)?;
+        let region = parameters.get(volume::REGION).map(|region| region.trim());
+        let plan = Plan::parse(&parameters, &options, &self.volumes.server.endpoint.address(region))?;
         let Target::Bucket { name_prefix } = &plan.target else { return Err(RequestError::Prefix) };
-        let abroad = plan.region.as_ref().filter(|region| !self.volumes.server.is_home(region));
+        let abroad = plan.region.as_ref().filter(|region| *region != self.volumes.server.endpoint.home());
         if let Some(region) = abroad
             && Arguments::parse(&options).value(volume::REGION) != Some(region)
         {
@@ -172,17 +173,16 @@ impl ControllerService {
         let credentials = self.credentials(request.secrets)?;
         let volume = self.behind(&request.volume_id).await;
         let region = volume.as_ref().and_then(Leftover::of).and_then(|leftover| leftover.region);
-        let gone = self
-            .volumes
-            .delete(&id, Account { credentials: &credentials, region: region.as_deref() })
-            .await?;
+        let account = Account { credentials: &credentials, region: region.as_deref() };
+        let gone = self.volumes.delete(&id, account).await?;
         self.memory.forget(id.bucket_name());
         match gone {
             Gone::Deleted => tracing::info!(volume_id = %id, "volume deleted"),
             Gone::NotEmpty => {
                 tracing::warn!(volume_id = %id, "bucket is not empty and is kept");
                 if let Some(volume) = volume {
-                    let message = tell::kept(id.bucket_name(), &self.volumes.server.address);
+                    let address = self.volumes.server.endpoint.address(account.region());
+                    let message = tell::kept(id.bucket_name(), &address);
                     self.teller.tell(tell::volume(&volume), Reason::BucketKept, message);
                 }
             }

@@ -11,11 +11,11 @@ use rusty_s3::actions::{
 };
 use rusty_s3::{Bucket, UrlStyle};
 use service::keys::Keys;
-use thiserror::Error;
 use url::Url;
 
 use super::connection::Connections;
 use super::credentials::Credentials;
+use super::endpoint::{DEFAULT_REGION, Endpoint};
 use super::fault::{Call, Fault, Operation};
 use super::kind::Kind;
 use crate::metrics::S3Calls;
@@ -26,14 +26,6 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 const LARGEST_ANSWER_BYTES: usize = 8 << 20;
 /// The clocks may differ this much.
 const SIGNATURE_LASTS: Duration = Duration::from_mins(5);
-/// What S3 takes for granted.
-const DEFAULT_REGION: &str = "us-east-1";
-
-#[derive(Debug, Error)]
-pub enum ServerError {
-    #[error("the S3 endpoint is `{0}` (--endpoint-url), which is not the URL of a server: {1}")]
-    Endpoint(String, String),
-}
 
 /// How buckets are named in requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -46,12 +38,9 @@ pub enum Addressing {
 }
 
 pub struct Server {
+    pub endpoint: Endpoint,
     connections: Connections,
-    endpoint: Url,
-    /// As people write it, for comparisons and sentences.
-    pub address: String,
     addressing: Addressing,
-    region: String,
     calls: S3Calls,
 }
 
@@ -63,49 +52,28 @@ pub struct Account<'a> {
     pub region: Option<&'a str>,
 }
 
+impl<'a> Account<'a> {
+    /// Nothing, if it is the driver's.
+    pub fn region(self) -> Option<&'a str> {
+        self.region.or(self.credentials.region.as_deref())
+    }
+}
+
 impl Server {
     /// `authorities` replaces the system's.
     pub fn new(
-        endpoint: &str,
-        region: &str,
+        endpoint: Endpoint,
         addressing: Addressing,
         authorities: Option<&Path>,
         calls: S3Calls,
-    ) -> Result<Self, ServerError> {
-        let region = if region.is_empty() { DEFAULT_REGION } else { region };
-        let address = match endpoint.trim_end_matches('/') {
-            // Amazon's, as for mounts.
-            "" => format!("https://s3.{region}.amazonaws.com"),
-            address => address.to_owned(),
-        };
-        let unusable = |error: String| ServerError::Endpoint(address.clone(), error);
-        let url: Url = address.parse().map_err(|error: url::ParseError| unusable(error.to_string()))?;
-        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
-            return Err(unusable("it needs http:// or https:// and a host".to_owned()));
-        }
-        Ok(Self {
-            connections: Connections::new(authorities),
-            endpoint: url,
-            address,
-            addressing,
-            region: region.to_owned(),
-            calls,
-        })
-    }
-
-    /// Whether it is the region that volumes are mounted with unless they say otherwise.
-    pub fn is_home(&self, region: &str) -> bool {
-        self.region == region
-    }
-
-    fn is_amazon(&self) -> bool {
-        self.endpoint.host_str().is_some_and(|host| host.ends_with(".amazonaws.com"))
+    ) -> Self {
+        Self { endpoint, connections: Connections::new(authorities), addressing, calls }
     }
 
     pub async fn create_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
         let region = self.region(account);
         // Elsewhere than at Amazon it may name a place instead of a region: only what somebody asked for is sent there.
-        let asked = account.region.is_some() || account.credentials.region.is_some() || self.is_amazon();
+        let asked = account.region().is_some() || self.endpoint.is_amazon();
         let place = if region == DEFAULT_REGION || !asked {
             String::new()
         } else {
@@ -192,11 +160,12 @@ impl Server {
     }
 
     fn region<'a>(&'a self, account: Account<'a>) -> &'a str {
-        account.region.or(account.credentials.region.as_deref()).unwrap_or(&self.region)
+        account.region().unwrap_or(self.endpoint.home())
     }
 
     fn described<'a>(&'a self, account: Account<'a>, operation: Operation, bucket: &'a str) -> Call<'a> {
-        Call { operation, bucket, endpoint: &self.address, region: self.region(account) }
+        let endpoint = self.endpoint.address(account.region());
+        Call { operation, bucket, endpoint, region: self.region(account) }
     }
 
     async fn call(
@@ -211,7 +180,10 @@ impl Server {
             Addressing::Path => UrlStyle::Path,
             Addressing::Virtual => UrlStyle::VirtualHost,
         };
-        let at = Bucket::new(self.endpoint.clone(), style, bucket.to_owned(), call.region.to_owned())
+        let url = self.endpoint.url(call.region).ok_or_else(|| {
+            Fault::new(Kind::WrongRegion, &call, "it is not the name of a region".to_owned())
+        })?;
+        let at = Bucket::new(url, style, bucket.to_owned(), call.region.to_owned())
             .map_err(|error| Fault::new(Kind::BadName, &call, error.to_string()))?;
         let Keys { access_key_id: id, secret_access_key: secret, session_token } = &account.credentials.keys;
         let credentials = match session_token {

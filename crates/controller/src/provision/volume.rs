@@ -139,7 +139,7 @@ impl Volumes {
                 Err(fault) if fault.kind == Kind::Missing => return Ok(Gone::Deleted),
                 Err(fault) => return Err(VolumeError::Delete(fault)),
             };
-            check(&self.server.address, bucket, prefix, &keys, before.as_ref())?;
+            check(&self.server.endpoint.address(account.region()), bucket, prefix, &keys, before.as_ref())?;
             self.server.delete_objects(account, bucket, &keys).await.map_err(VolumeError::Delete)?;
             before = keys.into_iter().next();
         }

@@ -139,11 +139,19 @@ impl Claim {
     }
 
     /// What was begun for this very claim. Its author can write anything there: only a bucket whose name follows from the
-    /// claim's own UID is believed. A prefix never is: its id names any bucket, and we never write one there.
+    /// claim's own UID is believed, and a Secret that can be one. A prefix never is: its id names any bucket, and we never
+    /// write one there.
     pub fn begun(&self) -> Option<(VolumeId, Begun)> {
         let begun: Begun = serde_json::from_str(self.annotations.get(BEGUN)?).ok()?;
         let id = VolumeId::parse(&begun.volume).filter(|id| matches!(id, VolumeId::Bucket(_)))?;
-        (self.is_begun() && id.is_of(&self.persistent_volume())).then_some((id, begun))
+        let is_own = self.is_begun() && id.is_of(&self.persistent_volume());
+        (is_own && begun.secret().is_none_or(|secret| secret.can_be())).then_some((id, begun))
+    }
+
+    /// Whether the claim's author is told about the Secret of its mark. Whoever may write a claim can name any Secret there,
+    /// and must not learn of one elsewhere whether it is there, what is in it and what S3 says to it.
+    pub fn may_know(&self, secret: &SecretRef) -> bool {
+        secret.namespace == self.namespace
     }
 }
 
@@ -250,6 +258,15 @@ mod tests {
         let prefix = Prefix::parse("theirs").unwrap();
         let theirs = VolumeId::prefix("pvc-1", Deletion::DeleteObjects, "others-bucket", prefix);
         assert!(theirs.is_of("pvc-1"));
-        assert_eq!(with(&Begun { volume: theirs.to_string(), ..begun }), None);
+        assert_eq!(with(&Begun { volume: theirs.to_string(), ..begun.clone() }), None);
+        let path = Some(("ns".to_owned(), "../../theirs/secrets/keys".to_owned()));
+        assert_eq!(with(&Begun { secret: path, ..begun }), None);
+    }
+
+    #[test]
+    fn a_claims_author_is_told_about_secrets_beside_it() {
+        let claim = claim(|_| ()).unwrap();
+        let secret = |namespace: &str| SecretRef { namespace: namespace.to_owned(), name: "keys".to_owned() };
+        assert!(claim.may_know(&secret("ns")) && !claim.may_know(&secret("theirs")));
     }
 }

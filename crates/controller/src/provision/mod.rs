@@ -6,12 +6,13 @@
 //! [`memory`].
 //!
 //! Without one: the [`ledger`] knows the [`claim`]s that wait and the volumes to [`reclaim`]; the [`provisioner`] makes an
-//! [`order`] of each, [`write`]s, [`tell`]s, and has [`patience`].
+//! [`order`] of each, [`write`]s, [`tell`]s of every failure, and has [`patience`].
 
 pub mod claim;
 mod connection;
 pub mod credentials;
 pub mod endpoint;
+mod failure;
 pub mod fault;
 pub mod kind;
 pub mod ledger;

@@ -9,51 +9,26 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, ResourceExt as _};
-use thiserror::Error;
 
 use super::claim::{Begun, Claim, Need};
 use super::credentials::Credentials;
+use super::failure::ProvisionError;
 use super::naming::VolumeId;
 use super::order::{Order, waits_for_consumer};
 use super::patience::Patience;
 use super::reclaim::{self, Leftover};
 use super::server::Account;
-use super::storage_class::{ClassError, REGION, SecretRef};
+use super::storage_class::{REGION, SecretRef};
 use super::tell::{self, Reason, Teller};
 use super::volume::{Gone, VolumeError, Volumes};
-use super::write::{WriteError, Writer};
-use crate::confirm::{ReadError, read};
+use super::write::Writer;
+use crate::confirm::read;
 use crate::dispatch::Outcome;
 use crate::slim::SlimVolume;
 use crate::world::{Key, World};
 
 /// The binder takes milliseconds. Until then the claim looks as if it still waited for a volume.
 const BOUND_WITHIN: Duration = Duration::from_secs(20);
-
-#[derive(Debug, Error)]
-enum ProvisionError {
-    #[error("the claim names no StorageClass")]
-    NoClass,
-    #[error("there is no StorageClass `{0}`: create it, or correct the claim")]
-    ClassMissing(String),
-    #[error("StorageClass `{0}`: {1}")]
-    Class(String, ClassError),
-    #[error("there is no Secret {0}/{1}: create it, or correct the class")]
-    SecretMissing(String, String),
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Write(#[from] WriteError),
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-}
-
-impl ProvisionError {
-    /// Nothing is wrong: what we knew was old, and the watch will tell.
-    fn is_outdated(&self) -> bool {
-        matches!(self, Self::Write(WriteError::Outdated { .. }))
-    }
-}
 
 pub struct Provisioner {
     client: Client,
@@ -125,7 +100,7 @@ impl Provisioner {
             }
             Err(error) => {
                 tracing::warn!(?key, %error, "not done");
-                tell(error.to_string());
+                tell(error.told());
                 Outcome::Failed(Some(self.patience.lose(key, Instant::now())))
             }
         }
@@ -210,21 +185,35 @@ impl Provisioner {
 
     async fn undo(&self, claim: &Claim) -> Result<(), ProvisionError> {
         let Some((id, begun)) = claim.begun() else { return Ok(()) };
-        let credentials = match self.credentials(begun.secret().as_ref()).await {
-            // Deleted with its namespace, which would wait for ever for a claim that waits for its Secret.
-            Err(ProvisionError::SecretMissing(namespace, name)) => {
-                let address = self.volumes.server.endpoint.address(begun.region.as_deref());
-                let message = tell::left(&id, &address, &namespace, &name);
-                tracing::warn!(namespace = claim.namespace, claim = claim.name, volume_id = %id, message, "volume not undone");
-                self.teller.tell(tell::claim(claim), Reason::BucketLeft, message);
-                return Ok(());
+        let (secret, region) = (begun.secret(), begun.region.as_deref());
+        let known = secret.as_ref().filter(|secret| claim.may_know(secret));
+        let (namespace, name) = (&claim.namespace, &claim.name);
+        match self.delete_behind(&id, secret.as_ref(), region).await {
+            Ok(gone) => {
+                tracing::info!(namespace, claim = name, volume_id = %id, ?gone, "volume undone");
+                Ok(())
             }
-            credentials => credentials?,
-        };
-        let account = Account { credentials: &credentials, region: begun.region.as_deref() };
-        let gone = self.volumes.delete(&id, account).await?;
-        tracing::info!(namespace = claim.namespace, claim = claim.name, volume_id = %id, ?gone, "volume undone");
-        Ok(())
+            // Deleted with its namespace, which would wait for ever for a claim that waits for its Secret.
+            Err(ProvisionError::SecretMissing(..)) => {
+                let address = self.volumes.server.endpoint.address(region);
+                let message = tell::left(&id, &address, secret.as_ref());
+                tracing::warn!(namespace, claim = name, volume_id = %id, message, "volume not undone");
+                self.teller.tell(tell::claim(claim), Reason::BucketLeft, tell::left(&id, &address, known));
+                Ok(())
+            }
+            Err(error) if secret.is_some() && known.is_none() => Err(ProvisionError::Untold(Box::new(error))),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn delete_behind(
+        &self,
+        id: &VolumeId,
+        secret: Option<&SecretRef>,
+        region: Option<&str>,
+    ) -> Result<Gone, ProvisionError> {
+        let credentials = self.credentials(secret).await?;
+        Ok(self.volumes.delete(id, Account { credentials: &credentials, region }).await?)
     }
 
     /// A volume that nobody claims any more, or whose policy was changed.

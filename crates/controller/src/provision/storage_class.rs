@@ -115,11 +115,22 @@ impl SecretTemplate {
             return Err(ClassError::Name(self.keys.0, name, "Secret"));
         }
         let namespace = self.namespace.resolve(subject)?;
-        if !is_subdomain(&namespace) || namespace.contains('.') || namespace.len() > 63 {
+        if !is_namespace(&namespace) {
             return Err(ClassError::Name(self.keys.1, namespace, "namespace"));
         }
         Ok(SecretRef { namespace, name })
     }
+}
+
+impl SecretRef {
+    /// Whether the API server could have one of this name: anything else would be a way to another object.
+    pub fn can_be(&self) -> bool {
+        is_subdomain(&self.name) && is_namespace(&self.namespace)
+    }
+}
+
+fn is_namespace(text: &str) -> bool {
+    is_subdomain(text) && !text.contains('.') && text.len() <= 63
 }
 
 /// As the API server has it for most names.

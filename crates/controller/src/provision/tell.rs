@@ -12,6 +12,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 
 use super::claim::Claim;
 use super::naming::VolumeId;
+use super::storage_class::SecretRef;
 use crate::confirm::read;
 use crate::explain::cut;
 use crate::slim::SlimVolume;
@@ -66,11 +67,16 @@ pub fn kept(bucket: &str, endpoint: &str) -> String {
     )
 }
 
-/// Why a bucket may outlive a claim that never had a volume.
-pub fn left(id: &VolumeId, endpoint: &str, namespace: &str, secret: &str) -> String {
+/// Why a bucket may outlive a claim that never had a volume. `secret` is nothing, if the claim's author may not know it.
+pub fn left(id: &VolumeId, endpoint: &str, secret: Option<&SecretRef>) -> String {
+    let why = match secret {
+        Some(SecretRef { namespace, name }) => {
+            format!("Secret {namespace}/{name}, with whose keys it could be deleted, is gone")
+        }
+        None => "it could not be deleted, the controller's log says why".to_owned(),
+    };
     format!(
-        "`{id}` may have been made at {endpoint}, and Secret {namespace}/{secret}, with whose keys it could be deleted, is \
-         gone: delete it by hand if it is there; it is empty"
+        "`{id}` may have been made at {endpoint}, and {why}: delete it by hand if it is there; it is empty"
     )
 }
 
@@ -137,4 +143,19 @@ pub fn claim(claim: &Claim) -> ObjectReference {
 
 pub fn volume(volume: &SlimVolume) -> ObjectReference {
     ObjectReference { uid: volume.uid(), ..crate::explain::volume(&volume.name_any()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_secret_that_may_be_known_is_named() {
+        let id = VolumeId::bucket("pvc-1", None);
+        let secret = SecretRef { namespace: "ns".to_owned(), name: "keys".to_owned() };
+        let (known, unknown) =
+            (left(&id, "http://s3.test", Some(&secret)), left(&id, "http://s3.test", None));
+        assert!(known.contains("Secret ns/keys") && !unknown.contains("Secret"), "{known}; {unknown}");
+        assert!([known, unknown].iter().all(|told| told.contains(&id.to_string())));
+    }
 }

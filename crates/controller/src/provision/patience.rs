@@ -27,14 +27,12 @@ impl Patience {
 
     /// It is done, and what follows is up to others: not again before this long.
     pub fn rest(&self, key: &Key, now: Instant, rest: Duration) {
-        self.waits().insert(key.clone(), (0, now + rest));
+        self.still_waiting(now).insert(key.clone(), (0, now + rest));
     }
 
     /// It failed: how long to wait.
     pub fn lose(&self, key: &Key, now: Instant) -> Duration {
-        let mut waits = self.waits();
-        // Of those that are no more.
-        waits.retain(|_, (_, due)| *due + FORGET_AFTER > now);
+        let mut waits = self.still_waiting(now);
         let failures = waits.get(key).map_or(0, |(failures, _)| *failures);
         let wait = wait(key, failures);
         waits.insert(key.clone(), (failures.saturating_add(1), now + wait));
@@ -43,6 +41,13 @@ impl Patience {
 
     pub fn regain(&self, key: &Key) {
         self.waits().remove(key);
+    }
+
+    /// Without those that are no more.
+    fn still_waiting(&self, now: Instant) -> MutexGuard<'_, HashMap<Key, (u32, Instant)>> {
+        let mut waits = self.waits();
+        waits.retain(|_, (_, due)| *due + FORGET_AFTER > now);
+        waits
     }
 
     fn waits(&self) -> MutexGuard<'_, HashMap<Key, (u32, Instant)>> {
@@ -81,5 +86,14 @@ mod tests {
         assert_eq!(patience.left(&key("a"), now), Some(FIRST));
         patience.regain(&key("a"));
         assert_eq!(patience.left(&key("a"), now), None);
+    }
+
+    #[test]
+    fn those_that_rest_and_are_no_more_are_forgotten() {
+        let key = |name: &str| Key::Volume(name.to_owned());
+        let (patience, now) = (Patience::default(), Instant::now());
+        patience.rest(&key("a"), now, FIRST);
+        patience.rest(&key("b"), now + FIRST + FORGET_AFTER, FIRST);
+        assert_eq!(patience.waits().keys().cloned().collect::<Vec<_>>(), [key("b")]);
     }
 }

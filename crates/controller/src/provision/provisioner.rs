@@ -21,7 +21,7 @@ use super::server::Account;
 use super::storage_class::{REGION, SecretRef};
 use super::tell::{self, Reason, Teller};
 use super::volume::{Gone, VolumeError, Volumes};
-use super::write::Writer;
+use super::write::{WriteError, Writer};
 use crate::confirm::read;
 use crate::dispatch::Outcome;
 use crate::slim::SlimVolume;
@@ -156,7 +156,10 @@ impl Provisioner {
         let mut claim = claim.clone();
         if claim.is_begun() && before.as_ref() != Some(&begun) {
             // The class is not what it was: what was begun under its old self goes first.
-            claim = self.settle(&claim).await?;
+            claim = self.settle(&claim).await?.ok_or_else(|| WriteError::Outdated {
+                step: "begin_claim",
+                message: "the claim is gone, or not as it was".to_owned(),
+            })?;
         }
         if claim.is_begun() || matches!(order.id, VolumeId::Prefix { .. }) {
             return Ok(claim);
@@ -167,16 +170,17 @@ impl Provisioner {
         Ok(claim)
     }
 
-    /// Takes the mark away; the claim as it is then, or as it was if that was its end.
-    async fn release(&self, claim: &Claim) -> Result<Claim, ProvisionError> {
-        let released = if claim.is_begun() { self.writer.release(claim).await? } else { None };
-        let Some(released) = released else { return Ok(claim.clone()) };
-        self.world().provision.note_written(released.clone());
+    /// Takes the mark away; the claim as it is then. Nothing, if it is gone or somebody else has taken the mark away.
+    async fn release(&self, claim: &Claim) -> Result<Option<Claim>, ProvisionError> {
+        let released = self.writer.release(claim).await?;
+        if let Some(released) = &released {
+            self.world().provision.note_written(released.clone());
+        }
         Ok(released)
     }
 
     /// A claim that was begun and is deleted, or has a volume: what has no volume is undone.
-    async fn settle(&self, claim: &Claim) -> Result<Claim, ProvisionError> {
+    async fn settle(&self, claim: &Claim) -> Result<Option<Claim>, ProvisionError> {
         if !self.writer.has_volume(claim).await? {
             self.undo(claim).await?;
         }

@@ -64,7 +64,7 @@ impl Writer {
             .ok_or_else(|| WriteError::Outdated { step, message: "it is not ours any more".to_owned() })
     }
 
-    /// Takes the mark away. Nothing, if the claim is gone with it.
+    /// Takes the mark away. Nothing, if the claim is gone or not ours any more, or has no mark.
     pub async fn release(&self, claim: &Claim) -> Result<Option<Claim>, WriteError> {
         let claims = self.claims(claim);
         let mut metadata = json!({"finalizers": claim.finalizers, "annotations": claim.annotations});

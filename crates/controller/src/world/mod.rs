@@ -274,6 +274,10 @@ impl World {
     }
 
     pub fn set_role(&mut self, uid: &str, role: String) -> Vec<Key> {
+        // It may have left while its role was asked for, and nobody would ever take this away.
+        if !self.workloads.contains_key(uid) {
+            return Vec::new();
+        }
         self.roles.insert(uid.to_owned(), role);
         self.rethink(uid)
     }

@@ -128,6 +128,9 @@ fn roles_are_asked_for_and_then_part_of_the_key() {
     let view = world.view(groups(&keys)[0]).unwrap();
     let identity = Identity::Pod { namespace: "ns".into(), service_account: "sa".into(), role: "arn".into() };
     assert_eq!(view.key.identity, identity);
+    world.remove_workload("w");
+    assert_eq!(world.set_role("w", "arn".into()), []);
+    assert!(world.roles.is_empty(), "it left while its role was asked for");
 }
 
 #[test]

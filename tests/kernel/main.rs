@@ -1,6 +1,7 @@
 //! Real mounts in a namespace of our own, where nothing we leave behind can hurt.
 
 mod credentials;
+mod encryption;
 mod failures;
 mod files;
 mod fuse;

@@ -11,7 +11,6 @@ use crate::quantity::Quantity;
 pub mod attribute {
     pub const BUCKET_NAME: &str = "bucketName";
     pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
-    pub const STS_REGION: &str = "stsRegion";
     pub const SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
     pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
     pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
@@ -33,7 +32,6 @@ const ENVIRONMENT: &[&str] = &["HTTPS_PROXY", "NO_PROXY"];
 pub struct Volume {
     pub bucket: String,
     pub authentication: AuthenticationSource,
-    pub sts_region: Option<String>,
     /// Of the Mountpoint Pod; must exist in its namespace.
     pub service_account: Option<String>,
     pub resources: Resources,
@@ -139,7 +137,6 @@ impl Volume {
         Ok(Self {
             bucket: bucket.to_owned(),
             authentication,
-            sts_region: get(attribute::STS_REGION).map(str::to_owned),
             service_account: get(attribute::SERVICE_ACCOUNT).map(str::to_owned),
             resources: Resources {
                 requests_cpu: quantity(attribute::REQUESTS_CPU)?,

@@ -20,6 +20,7 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
 use crate::credentials::{Keys, KeysError, Source, Stamp, stamp};
+use crate::upload::Upload;
 
 /// Between attempts at a file that cannot be read: often enough for whoever is at it, seldom enough for every request.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
@@ -131,12 +132,12 @@ impl Inner {
     }
 }
 
-type Answer<T, E> = ObjectClientResult<T, E, S3RequestError>;
+pub(crate) type Answer<T, E> = ObjectClientResult<T, E, S3RequestError>;
 
 #[async_trait]
 impl ObjectClient for Client {
     type GetObjectResponse = <S3CrtClient as ObjectClient>::GetObjectResponse;
-    type PutObjectRequest = <S3CrtClient as ObjectClient>::PutObjectRequest;
+    type PutObjectRequest = Upload;
     type ClientError = S3RequestError;
 
     fn read_part_size(&self) -> usize {
@@ -209,7 +210,7 @@ impl ObjectClient for Client {
         if !self.0.rights.overwrite {
             params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
         }
-        self.get().put_object(bucket, key, &params).await
+        Ok(Upload::new(self.get().put_object(bucket, key, &params).await?, key, &params))
     }
 
     async fn put_object_single(

@@ -101,7 +101,9 @@ pub(crate) fn connect(
             Outcome::Diagnosis(refused) => return Err(refused),
             Outcome::Silence => {
                 let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
-                let message = format!("{endpoint} did not answer within {limit} s: is it overloaded?");
+                let message = format!(
+                    "{endpoint} did not answer within {limit} s, or only with errors worth another try, such as 503: is it overloaded?"
+                );
                 return Err(Refused::new(Code::TimedOut, message));
             }
         }

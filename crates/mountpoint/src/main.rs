@@ -7,6 +7,7 @@ mod diagnose;
 mod explain;
 mod options;
 mod serve;
+mod upload;
 
 use std::process::ExitCode;
 

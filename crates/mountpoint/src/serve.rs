@@ -35,8 +35,9 @@ pub(crate) fn logging(options: &Options) -> LoggingConfig {
     let metrics = if options.log_metrics || options.debug { "" } else { ",mountpoint_s3_fs::metrics=off" };
     let own = if options.debug { "debug" } else { "warn,mountpoint_s3=info,s3_csi_mountpoint=info" };
     let core = if options.debug_crt { "debug" } else { "off" };
-    let default_filter =
-        if options.no_log { "off".to_owned() } else { format!("{own},{AWSCRT_LOG_TARGET}={core}{metrics}") };
+    // What is signed has session tokens in it, and so has the signature's log.
+    let core = format!("{AWSCRT_LOG_TARGET}={core},{AWSCRT_LOG_TARGET}::AuthSigning=off");
+    let default_filter = if options.no_log { "off".to_owned() } else { format!("{own},{core}{metrics}") };
     LoggingConfig {
         log_file: options.log_directory.as_deref().map(prepare_log_file_name),
         log_to_stdout: true,

@@ -1,6 +1,7 @@
 //! What kubelet asks for, checked once.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
@@ -41,6 +42,8 @@ pub enum RequestError {
     Group(String),
     #[error(transparent)]
     Volume(#[from] VolumeError),
+    #[error("the mount option aws-max-attempts is `{0}`, which is no number from 1: correct it")]
+    Attempts(String),
     #[error("max-cache-size is `{0}`, more than cacheEmptyDirSizeLimit allows ({1} MiB): lower it")]
     CacheTooLarge(String, u128),
 }
@@ -102,12 +105,17 @@ impl Publish {
         arguments.strip();
         let mut environment = volume.environment.clone();
         if let Some(attempts) = arguments.value("aws-max-attempts").map(str::to_owned) {
+            // The client takes what it cannot read for nothing said.
+            if attempts.parse::<NonZeroUsize>().is_err() {
+                return Err(RequestError::Attempts(attempts));
+            }
             environment.insert("AWS_MAX_ATTEMPTS".to_owned(), attempts);
         }
         arguments.remove("aws-max-attempts");
         let source_read_only = readers_only || arguments.has("read-only");
         if source_read_only {
-            arguments.set("read-only", None);
+            // With a value it is refused later, as any flag is.
+            arguments.set_if_absent("read-only", None);
         }
         let fs_group = mount.volume_mount_group;
         if !fs_group.is_empty() {
@@ -258,6 +266,10 @@ mod tests {
         let publish = parse(request(&["aws-max-attempts 4"], Mode::MultiNodeMultiWriter)).unwrap();
         assert_eq!(publish.environment["AWS_MAX_ATTEMPTS"], "4");
         assert!(!publish.arguments.has("aws-max-attempts"));
+        for wrong in ["aws-max-attempts ten", "aws-max-attempts=0"] {
+            let refused = parse(request(&[wrong], Mode::MultiNodeMultiWriter));
+            assert!(matches!(refused, Err(RequestError::Attempts(_))), "{wrong}");
+        }
     }
 
     #[test]

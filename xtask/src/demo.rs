@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::cache::{Cache, checkout};
-use crate::cluster::{Cluster, DEFAULT_NAME, Plan};
+use crate::cluster::{Cluster, DEFAULT_NAME, Plan, State};
 use crate::command::{capture, run as run_command};
 use crate::programs::Kubernetes;
 use crate::progress::step;
@@ -23,6 +23,7 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     let began = Instant::now();
     ground::prepare(cache, kubernetes)?;
     let cluster = Cluster::named(cache, DEFAULT_NAME);
+    let runs_already = matches!(cluster.state()?, State::Up { .. });
     step("cluster and S3 server", || cluster.up(Plan { kubernetes, ..Plan::default() }))?;
     let kubectl = |arguments: &[&str]| capture(cluster.kubectl()?.args(arguments));
     let manifest = manifest(&cluster)?;
@@ -30,6 +31,9 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
         kubectl(&["delete", "--filename", &manifest, "--ignore-not-found", "--timeout=60s"])
     })?;
     step("helm install", || driver::install(&cluster, &[]))?;
+    if runs_already {
+        step("the programs as they are built now", || driver::restart(&cluster))?;
+    }
     step("bucket `my-bucket`, empty", || empty_bucket(&cluster))?;
     step("kubectl apply -f examples/static.yaml", || kubectl(&["apply", "--filename", &manifest]))?;
     let wait = |pod: &str| {

@@ -40,6 +40,16 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["--wait", "--timeout=120s"]))
 }
 
+/// Has the programs started again: images that were built anew have the same name, and nothing else would.
+pub fn restart(cluster: &Cluster) -> Result<()> {
+    let kubectl = |arguments: &[&str]| {
+        run(cluster.kubectl()?.args(["--namespace", NAMESPACE, "rollout"]).args(arguments))
+    };
+    let programs = ["deployment/s3-csi-controller", "daemonset/s3-csi-node"];
+    kubectl(&["restart", programs[0], programs[1]])?;
+    programs.iter().try_for_each(|program| kubectl(&["status", program, "--timeout=120s"]))
+}
+
 /// What the values of `file`, and `values`, which win, would install, as YAML.
 pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result<String> {
     let mut command = helm(cluster)?;

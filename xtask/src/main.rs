@@ -64,6 +64,9 @@ enum ClusterCommand {
     Down {
         #[command(flatten)]
         name: Name,
+        /// Every cluster of the cache, those of tests and benchmarks that were cut off included.
+        #[arg(long)]
+        all: bool,
     },
     /// Say what runs.
     Status {
@@ -167,7 +170,12 @@ fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
             let plan = Plan { kubernetes: release.kubernetes, ..Plan::default() };
             step("cluster up", || Cluster::named(cache, &name.name).up(plan))?;
         }
-        ClusterCommand::Down { name } => step("cluster down", || Cluster::named(cache, &name.name).down())?,
+        ClusterCommand::Down { name, all } => {
+            let names = if all { Cluster::names(cache)? } else { vec![name.name] };
+            for name in names {
+                step(&format!("cluster `{name}` down"), || Cluster::named(cache, &name).down())?;
+            }
+        }
         ClusterCommand::Status { name } => match Cluster::named(cache, &name.name).state()? {
             State::Down => println!("down"),
             State::Broken => {

@@ -38,8 +38,10 @@ pub(super) fn measure(
     for _ in 0..repetitions {
         cluster.down()?;
         cluster.up(Plan { profile, kubernetes })?;
-        let samples = step("measuring", || run_inside(&cluster, arguments))
-            .inspect_err(|_| evidence::keep(&cluster, "bench"))?;
+        let samples = step("measuring", || run_inside(&cluster, arguments)).inspect_err(|_| {
+            evidence::keep(&cluster, "bench");
+            let _ = cluster.down();
+        })?;
         for (key, more) in samples {
             all.entry(key).or_default().extend(more);
         }

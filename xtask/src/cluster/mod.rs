@@ -10,6 +10,7 @@ mod parts;
 mod start;
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -86,6 +87,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
+    /// Of all clusters that there is anything of.
+    pub fn names(cache: &Cache) -> Result<Vec<String>> {
+        let folders = match fs::read_dir(cache.clusters()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            folders => folders?,
+        };
+        let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+        folders.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir())).map(name).collect()
+    }
+
     pub fn named(cache: &Cache, name: &str) -> Self {
         Self { name: name.to_owned(), dir: cache.clusters().join(name), cache: cache.clone() }
     }

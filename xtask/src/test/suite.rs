@@ -97,7 +97,12 @@ impl Suites {
         println!("\nsuite `{name}`");
         let mut command = match place {
             Place::Inside(cluster) => cluster.command(program)?,
-            Place::Machine(_) => Command::new(program),
+            // Nothing can be taken down to end it.
+            Place::Machine(_) => {
+                let mut timeout = Command::new("timeout");
+                timeout.args(["--kill-after=30s", &format!("{}s", SUITE_WITHIN.as_secs())]).arg(program);
+                timeout
+            }
         };
         command.args(filter);
         if name == "cluster" {

@@ -6,6 +6,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use s3_csi_tests::controller::shared;
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::json;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[tokio::test]
@@ -173,10 +174,14 @@ async fn pods_that_take_nobody_new_are_passed_over() {
             .patch(&pod.name_any(), &PatchParams::default(), &Patch::Merge(change))
             .await
             .unwrap();
-        // The controller must have seen it before the next workload comes.
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let (attachment, second) = stage.attached(&stage.workload(&format!("{name}-2"), &[name]).await).await;
-        assert_ne!(second.name_any(), pod.name_any(), "{name}");
+        // Until the controller has seen it, workloads still join.
+        let number = AtomicUsize::new(2);
+        let attachment = eventually("a new workload gets another one", Duration::from_secs(10), || async {
+            let next = format!("{name}-{}", number.fetch_add(1, Ordering::Relaxed));
+            let (attachment, other) = stage.attached(&stage.workload(&next, &[name]).await).await;
+            Seen::some((other.name_any() != pod.name_any()).then_some(attachment), "the same")
+        })
+        .await;
         assert_eq!(attachment.spec.mountpoint_pods.len(), 2, "both entries are in one attachment");
     }
 }

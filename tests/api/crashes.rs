@@ -17,6 +17,8 @@ const VOLUMES: usize = 5;
 /// Waits until attachments list exactly these workloads, once per volume, and every pod they name is there.
 async fn settled(stage: &Stage, expected: &BTreeSet<String>) {
     eventually("exactly the right objects are there", SETTLES_WITHIN, || async {
+        // Before the attachments: what is marked by then must not be named any more.
+        let pods = stage.mountpoint_pods().list(&ListParams::default()).await.unwrap().items;
         let mut listed = BTreeMap::<String, usize>::new();
         let mut named = BTreeSet::new();
         for attachment in stage.attachments_here().await {
@@ -29,7 +31,6 @@ async fn settled(stage: &Stage, expected: &BTreeSet<String>) {
             panic!("{uid} is attached twice");
         }
         let there: BTreeSet<String> = listed.into_keys().collect();
-        let pods = stage.mountpoint_pods().list(&ListParams::default()).await.unwrap().items;
         let of_stage = |pod: &&Pod| {
             let volume = pod.annotations().get(annotation::VOLUME_NAME);
             volume.is_some_and(|volume| volume.starts_with(&stage.volume_name("")))

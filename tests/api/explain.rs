@@ -55,7 +55,6 @@ async fn bad_attributes_are_named_and_their_correction_heals() {
 async fn ignored_options_and_handles_used_twice_are_told() {
     let stage = Stage::set("options").await;
     let _controller = shared(&stage.here.client).await;
-    stage.volume("data", &[], &["Endpoint-URL=http://elsewhere", "uid=1"]).await;
     let other = json!({
         "metadata": {"name": stage.volume_name("twin")},
         "spec": {
@@ -68,7 +67,8 @@ async fn ignored_options_and_handles_used_twice_are_told() {
         .create(&PostParams::default(), &serde_json::from_value(other).unwrap())
         .await
         .unwrap();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // After it: one watch tells of both, in their order.
+    stage.volume("data", &[], &["Endpoint-URL=http://elsewhere", "uid=1"]).await;
     stage.attached(&stage.workload("w", &["data"]).await).await;
     assert!(stage.event("w", "MountOptionsIgnored").await.contains("endpoint-url"));
     assert!(stage.event("w", "DuplicateVolumeHandle").await.contains(&stage.volume_name("twin")));

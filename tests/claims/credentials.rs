@@ -1,5 +1,10 @@
 //! Whose keys make a bucket, and what is said when they are wrong.
 
+use ::controller::provision::claim::{BEGUN, Begun, FINALIZER};
+use ::controller::provision::naming::VolumeId;
+use ::controller::provision::storage_class::SecretRef;
+use kube::ResourceExt as _;
+use kube::api::{Patch, PatchParams};
 use s3_csi_tests::claims::{Tenant, handle};
 use s3_csi_tests::controller;
 use serde_json::json;
@@ -100,4 +105,32 @@ async fn a_region_that_the_server_does_not_accept_is_named() {
     tenant.claim("near", "home").await;
     let options = tenant.bound("near").await.spec.unwrap().mount_options;
     assert_eq!(options, Some(vec!["region=us-east-1".to_owned()]), "the mount is told, too");
+}
+
+/// Whoever may write a claim can write our mark on it, and name any Secret of the cluster there.
+#[tokio::test]
+async fn a_forged_mark_tells_nothing_about_other_peoples_secrets() {
+    let (tenant, theirs) = (Tenant::set("forger", ALICE).await, Tenant::set("forged", BOB).await);
+    let _controller = controller::shared(&tenant.here.client).await;
+    theirs.secret("halved", json!({"access_key_id": BOB.access_key})).await;
+    theirs.secret("mismatched", json!({"access_key_id": BOB.access_key, "secret_access_key": "wrong"})).await;
+    for secret in ["halved", "mismatched"] {
+        // Of no class: it is not provisioned, and only its mark makes it ours.
+        let claim = tenant.claim(secret, "none").await;
+        let id = VolumeId::bucket(&format!("pvc-{}", claim.uid().unwrap()), None);
+        let secret_of_others =
+            SecretRef { namespace: theirs.here.namespace.clone(), name: secret.to_owned() };
+        let begun = Begun::new(&id, Some(&secret_of_others), None);
+        let mark = json!({"metadata": {
+            "finalizers": [FINALIZER], "annotations": {BEGUN: json!(begun).to_string()},
+        }});
+        tenant.claims().patch(secret, &PatchParams::default(), &Patch::Merge(mark)).await.unwrap();
+        tenant.delete(secret).await;
+        let told = tenant.is_told(secret, &["ProvisioningCleanupFailed:"]).await;
+        for word in [theirs.here.namespace.as_str(), "Secret", "access", "S3", "Signature"] {
+            assert!(!told.contains(word), "{word}: {told}");
+        }
+        let unmark = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        tenant.claims().patch(secret, &PatchParams::default(), &unmark).await.unwrap();
+    }
 }

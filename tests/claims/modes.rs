@@ -125,6 +125,7 @@ async fn what_no_bucket_can_be_is_refused_in_words() {
     for (claim, words) in [
         ("copied", "remove the claim's dataSource"),
         ("block", "use volumeMode: Filesystem"),
+        ("selected", "selector"),
         ("mistyped", "parameter `bucketPrefix` is unknown; known are: bucketName"),
         ("misled", "endpoint, from which volumes are mounted, is `http://s3.test`"),
     ] {

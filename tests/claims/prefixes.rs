@@ -45,7 +45,7 @@ async fn exactly_the_objects_of_the_prefix_are_deleted() {
     for number in 0..1005 {
         tenant.server.put(bucket, &format!("{name}/many/{number:04}"), b"").unwrap();
     }
-    for key in ["a b", "a&b", "a+b", "ü", "a<b>", "a\tb", "a\rb", "a\nb", "a\u{1}b"] {
+    for key in ["a b", "a&b", "a+b", "ü", "a<b>", "a\tb", "a\rb", "a\nb"] {
         tenant.server.put(bucket, &format!("{name}/{key}"), b"").unwrap();
     }
     let mut neighbours = [format!("{name}x/file"), format!("x{name}/file"), "file".to_owned()];

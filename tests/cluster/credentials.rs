@@ -96,5 +96,6 @@ fn no_secret_is_seen(story: &Story, account: Account) {
         .args(["--recursive", "--files-with-matches", "--fixed-strings", account.secret_key, "/var/log/pods"])
         .output()
         .unwrap();
-    assert_eq!(String::from_utf8_lossy(&logs.stdout), "", "{}", story.name);
+    let found = String::from_utf8_lossy(&logs.stdout);
+    assert_eq!(logs.status.code(), Some(1), "{}: in {found}", story.name);
 }

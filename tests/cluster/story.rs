@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{annotation, source_on_node};
+use contract::names::{annotation, sources_on_node};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -162,7 +162,7 @@ impl Story {
             let pods = self.mountpoint_pods().await;
             let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
             let mounted = mounts.matches(&format!("~csi/{}", self.name)).count();
-            let left = self.left_on_the_node();
+            let left = self.left_on_the_node(&mounts);
             let told = format!("{attached} attachments, {pods:?}, {mounted} mounts, {left:?}");
             Seen::some((attached + pods.len() + mounted + left.len() == 0).then_some(()), told)
         })
@@ -179,13 +179,18 @@ impl Story {
         self.server.delete_bucket(self.name).unwrap();
     }
 
-    /// Sources and folders of Mountpoint Pods, credentials included, and descriptors of the node's program.
-    fn left_on_the_node(&self) -> Vec<String> {
+    /// Sources and folders of Mountpoint Pods, credentials included, and descriptors of the node's program. Nothing that may
+    /// be served is touched: a dead one looks as if it were not there, and a hung one never answers.
+    fn left_on_the_node(&self, mounts: &str) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
-        let sources = seen.keys().map(|name| source_on_node(Path::new(KUBELET), name));
-        let folders = seen.values().map(|uid| Path::new(KUBELET).join("pods").join(uid));
-        let paths =
-            sources.chain(folders).filter(|path| path.exists()).map(|path| path.display().to_string());
+        let listed = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
+        let there: Vec<String> = [sources_on_node(Path::new(KUBELET)), Path::new(KUBELET).join("pods")]
+            .into_iter()
+            .flat_map(listed)
+            .filter_map(|entry| entry.file_name().into_string().ok())
+            .collect();
+        let is_there = |name: &&String| there.contains(name) || mounts.contains(name.as_str());
+        let paths = seen.iter().flat_map(|(name, uid)| [name, uid]).filter(is_there).cloned();
         let held = descriptors("s3-csi-node").into_iter().filter(|held| {
             held.contains("/dev/fuse")
                 || seen.iter().any(|(name, uid)| held.contains(name) || held.contains(uid))

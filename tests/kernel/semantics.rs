@@ -274,7 +274,10 @@ fn cp_fails_when_its_upload_fails() {
     fs::write(source.path(), vec![b'x'; 4 << 20]).unwrap();
     let mut dd = feed(&served.path("fed"));
     let mut input = dd.stdin.take().unwrap();
-    input.write_all(&vec![b'x'; 1 << 20]).unwrap();
+    let input = within("feeding dd", LIMIT, move || {
+        input.write_all(&vec![b'x'; 1 << 20]).unwrap();
+        input
+    });
     eventually("the file is begun", || served.list("").unwrap() == ["fed"]);
     relay.cut();
     drop(input);

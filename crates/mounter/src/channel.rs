@@ -246,18 +246,25 @@ mod tests {
     }
 
     /// What the mounter makes of what `peer` sends.
-    fn received(peer: impl FnOnce(UnixStream) + Send) -> Result<Option<(Order, OwnedFd)>, Refused> {
+    fn received(
+        until: Instant,
+        peer: impl FnOnce(UnixStream) + Send,
+    ) -> Result<Option<(Order, OwnedFd)>, Refused> {
         let (here, there) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || peer(here));
-            let received = receive(&there, Instant::now() + SOON);
+            let received = receive(&there, until);
             drop(there);
             received
         })
     }
 
     fn code(peer: impl FnOnce(UnixStream) + Send) -> Code {
-        received(peer).unwrap_err().code
+        received(later(), peer).unwrap_err().code
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + SOON
     }
 
     fn later() -> Instant {
@@ -270,22 +277,22 @@ mod tests {
             std::thread::sleep(SOON * 2);
             drop(peer);
         };
-        assert_eq!(code(silent), Code::Late);
-        assert!(received(drop).unwrap().is_none(), "it has only looked");
+        assert_eq!(received(soon(), silent).unwrap_err().code, Code::Late);
+        assert!(received(later(), drop).unwrap().is_none(), "it has only looked");
         assert_eq!(code(|mut peer| peer.write_all(&order()[..HEADER + 3]).unwrap()), Code::Late);
     }
 
     #[test]
     fn a_dribble_does_not_outlast_the_deadline() {
-        let code = code(|mut peer| {
+        let dribble = |mut peer: UnixStream| {
             for byte in order() {
                 if peer.write_all(&[byte]).is_err() {
                     break;
                 }
                 std::thread::sleep(SOON / 4);
             }
-        });
-        assert_eq!(code, Code::Late);
+        };
+        assert_eq!(received(soon(), dribble).unwrap_err().code, Code::Late);
     }
 
     #[test]
@@ -315,7 +322,7 @@ mod tests {
     fn refused_descriptors_are_closed() {
         // A pipe's reader sees the end only when every descriptor of its writer is closed.
         let (mut reader, writer) = io::pipe().unwrap();
-        let refused = received(move |peer| {
+        let refused = received(later(), move |peer| {
             send(&peer, &order(), &[writer.as_fd(), writer.as_fd()], later()).unwrap();
         });
         assert_eq!(refused.unwrap_err().code, Code::WrongDescriptor);

@@ -34,7 +34,7 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/s3-csi-mounter", value_parser = filled)]
     pub mountpoint_container_command: String,
 
-    /// Version of Mountpoint in that image, recorded in a label.
+    /// Version of the mount process in that image, recorded in a label; the driver's own unless told.
     #[arg(long, env = "MOUNTPOINT_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub mountpoint_version: String,
 

@@ -21,6 +21,12 @@ const TOO_LATE: Duration = Duration::from_secs(9);
 /// Failures that follow each other double the wait.
 const PATIENCE: Duration = Duration::from_mins(4);
 
+/// A controller that reaches S3 through this.
+async fn behind(server: &Faulty, tenant: &Tenant) -> Controller {
+    let endpoint = format!("--endpoint-url={}", server.url());
+    Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await
+}
+
 fn ours(tenant: &Tenant, beginning: &str) -> BTreeSet<String> {
     tenant.buckets().into_iter().filter(|bucket| bucket.starts_with(beginning)).collect()
 }
@@ -40,8 +46,7 @@ async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_alo
         4 => Fault::Lie(503, "SlowDown"),
         _ => Fault::None,
     });
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "faults"}), json!({})).await;
     for number in 0..CLAIMS {
         tenant.claim(&format!("data-{number}"), "plain").await;
@@ -74,8 +79,7 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     let _running = controller::none().await;
     let tenant = Tenant::set("doubt", ALICE).await;
     let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "doubt"}), json!({})).await;
     tenant.claim("data", "plain").await;
     tenant.is_told("data", &["ProvisioningFailed:", "before CreateBucket", "was answered"]).await;
@@ -87,7 +91,7 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     tenant.is_told("data", &["ProvisioningCleanupFailed:"]).await;
     drop(controller);
     server.plan(|_| Fault::None);
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.claim_gone("data").await;
     assert!(ours(&tenant, "doubt-").is_empty());
     assert!(tenant.volumes_here().await.is_empty());
@@ -100,8 +104,7 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     let _running = controller::none().await;
     let tenant = Tenant::set("orphaned", ALICE).await;
     let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.keys("keys", ALICE).await;
     let mut parameters = tenant.provisioner_secret("keys");
     parameters["bucketNamePrefix"] = json!("orphaned");
@@ -125,8 +128,7 @@ async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
     let _running = controller::none().await;
     let tenant = Tenant::set("changing", ALICE).await;
     let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "changing-old"}), json!({})).await;
     tenant.claim("data", "plain").await;
     tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
@@ -145,8 +147,7 @@ async fn a_refusal_is_never_taken_for_success() {
     let _running = controller::none().await;
     let tenant = Tenant::set("refusals", ALICE).await;
     let server = Faulty::before(SERVER, |_| Fault::None);
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({}), json!({})).await;
     tenant.claim("early", "plain").await;
     let early = tenant.bound("early").await;
@@ -172,8 +173,7 @@ async fn a_claim_costs_one_request_and_its_end_another() {
     let _running = controller::none().await;
     let tenant = Tenant::set("requests", ALICE).await;
     let server = Faulty::before(SERVER, |_| Fault::None);
-    let endpoint = format!("--endpoint-url={}", server.url());
-    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "requests"}), json!({})).await;
     for number in 0..20 {
         tenant.claim(&format!("data-{number}"), "plain").await;

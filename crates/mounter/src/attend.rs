@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use mounter::channel::{answer, receive};
+use mounter::reception::{answer, receive};
 use mounter::reply::{Code, Refused, Reply};
 use mounter::{EXIT, START_WITHIN};
 use nix::sys::socket::getsockopt;

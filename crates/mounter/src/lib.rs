@@ -6,6 +6,7 @@ use std::time::Duration;
 pub mod channel;
 pub mod frame;
 pub mod order;
+pub mod reception;
 pub mod reply;
 
 /// The socket of the hand-over in the folder that node and Mountpoint Pod share.

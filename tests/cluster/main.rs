@@ -9,4 +9,5 @@ mod pods;
 mod provision;
 mod refusals;
 mod restarts;
+mod semantics;
 mod story;

@@ -34,9 +34,9 @@ mod tests {
             tests.split('`').skip(1).step_by(2).collect::<Vec<_>>()
         });
         let mut promised: Vec<&str> = promised.collect();
-        let suite = include_str!("../kernel/semantics.rs");
-        let tests = suite.split("#[test]\nfn ").skip(1);
-        let mut tests: Vec<&str> = tests.filter_map(|test| test.split('(').next()).collect();
+        let kernel = include_str!("../kernel/semantics.rs").split("#[test]\nfn ").skip(1);
+        let cluster = include_str!("../cluster/semantics.rs").split("#[tokio::test]\nasync fn ").skip(1);
+        let mut tests: Vec<&str> = kernel.chain(cluster).filter_map(|test| test.split('(').next()).collect();
         promised.sort_unstable();
         tests.sort_unstable();
         assert_eq!(promised, tests);

@@ -92,3 +92,17 @@ fn a_file_that_is_written_again_with_the_same_keys_changes_nothing() {
     }
     assert!(!pod.log().contains("credentials changed"));
 }
+
+/// What is signed has session tokens in it, and a signature can be used by whoever reads it.
+#[test]
+fn the_clients_own_log_has_nothing_that_is_signed() {
+    bucket(ALICE, "signed").put("signed", "file", b"x").unwrap();
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, "signed", &["--debug-crt"]);
+    assert_eq!(served.read("file").unwrap(), b"x");
+    eventually("the client has logged something", || pod.log().contains("awscrt::"));
+    let log = pod.log();
+    for word in ["Signature=", "AWS4-HMAC-SHA256", "awscrt::AuthSigning", ALICE.secret_key] {
+        assert!(!log.contains(word), "{word}");
+    }
+}

@@ -104,7 +104,8 @@ impl Publish {
         // The controller tells the workload's owner which.
         arguments.strip();
         let mut environment = volume.environment.clone();
-        if let Some(attempts) = arguments.value("aws-max-attempts").map(str::to_owned) {
+        if let [given] = arguments.values("aws-max-attempts").collect::<Vec<_>>()[..] {
+            let attempts = given.unwrap_or_default().to_owned();
             // The client takes what it cannot read for nothing said.
             if attempts.parse::<NonZeroUsize>().is_err() {
                 return Err(RequestError::Attempts(attempts));
@@ -238,6 +239,8 @@ mod tests {
             assert_eq!((publish.source_read_only, publish.read_only), (all, false));
             assert_eq!(publish.arguments.has("read-only"), all);
         }
+        let refused_later = ["--allow-root", "--force-path-style", "--read-only=false"];
+        assert_eq!(arguments(&["read-only=false"]), refused_later);
         let mut mine = request(&[], Mode::MultiNodeMultiWriter);
         mine.readonly = true;
         let publish = parse(mine).unwrap();
@@ -266,7 +269,7 @@ mod tests {
         let publish = parse(request(&["aws-max-attempts 4"], Mode::MultiNodeMultiWriter)).unwrap();
         assert_eq!(publish.environment["AWS_MAX_ATTEMPTS"], "4");
         assert!(!publish.arguments.has("aws-max-attempts"));
-        for wrong in ["aws-max-attempts ten", "aws-max-attempts=0"] {
+        for wrong in ["aws-max-attempts ten", "aws-max-attempts=0", "aws-max-attempts"] {
             let refused = parse(request(&[wrong], Mode::MultiNodeMultiWriter));
             assert!(matches!(refused, Err(RequestError::Attempts(_))), "{wrong}");
         }

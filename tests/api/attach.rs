@@ -176,7 +176,7 @@ async fn pods_that_take_nobody_new_are_passed_over() {
             .unwrap();
         // Until the controller has seen it, workloads still join.
         let number = AtomicUsize::new(2);
-        let attachment = eventually("a new workload gets another one", Duration::from_secs(10), || async {
+        let attachment = eventually("a new workload gets another one", Duration::from_mins(1), || async {
             let next = format!("{name}-{}", number.fetch_add(1, Ordering::Relaxed));
             let (attachment, other) = stage.attached(&stage.workload(&next, &[name]).await).await;
             Seen::some((other.name_any() != pod.name_any()).then_some(attachment), "the same")
@@ -234,7 +234,7 @@ async fn an_attachment_of_the_reference_is_adopted() {
             .create(&PostParams::default(), &serde_json::from_value(theirs).unwrap())
             .await
             .unwrap();
-        eventually("their attachment is served", Duration::from_secs(10), || async {
+        eventually("their attachment is served", Duration::from_mins(1), || async {
             let pod = stage.mountpoint_pods().get_opt(&format!("mp-theirs-{name}")).await.unwrap();
             Seen::some(pod, "no pod")
         })

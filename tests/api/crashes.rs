@@ -162,7 +162,7 @@ async fn probes_and_metrics_tell_the_truth() {
     stage.volume("v0", &[], &[]).await;
     let (_, pod) = stage.attached(&stage.workload("w", &["v0"]).await).await;
     stage.run_mountpoint(&pod.name_any()).await;
-    eventually("the metrics show it", Duration::from_secs(10), || async {
+    eventually("the metrics show it", Duration::from_mins(1), || async {
         let text = controller.metrics();
         let shown = text.contains("s3_csi_controller_steps_total{step=\"create_pod\",result=\"applied\"} 1")
             && text.contains("s3_csi_controller_leader 1");

@@ -11,7 +11,7 @@ use serde_json::json;
 use std::time::Duration;
 
 async fn condition(stage: &Stage, attachment: &MountpointS3PodAttachment, status: &str) -> (String, String) {
-    eventually(&format!("the condition is {status}"), Duration::from_secs(10), || async {
+    eventually(&format!("the condition is {status}"), Duration::from_mins(1), || async {
         let found = stage.attachments().get(&attachment.name_any()).await.unwrap();
         let conditions = found.status.map(|status| status.conditions).unwrap_or_default();
         let found =

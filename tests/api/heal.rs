@@ -12,7 +12,7 @@ use serde_json::json;
 
 /// Waits until the workload is served by another pod than this.
 async fn moved(stage: &Stage, workload: &Pod, from: &Pod) -> Pod {
-    eventually("the workload is moved", Duration::from_secs(40), || async {
+    eventually("the workload is moved", Duration::from_mins(1), || async {
         let (_, pod) = stage.attached(workload).await;
         let other = pod.uid() != from.uid();
         Seen::some(other.then_some(pod), "still the old pod")
@@ -106,7 +106,7 @@ async fn a_mountpoint_pod_that_nobody_names_is_unmounted() {
     stage.run_mountpoint(&name).await;
     stage.told_to_unmount(&name).await;
     stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
-    eventually("it is being deleted", Duration::from_secs(10), || async {
+    eventually("it is being deleted", Duration::from_mins(1), || async {
         let pod = stage.mountpoint_pods().get_opt(&name).await.unwrap();
         let deleted = pod.is_none_or(|pod| pod.metadata.deletion_timestamp.is_some());
         Seen::some(deleted.then_some(()), "it is there")

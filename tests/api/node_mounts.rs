@@ -14,7 +14,7 @@ use s3_csi_tests::relay::Relay;
 use s3_csi_tests::{Seen, Stage, eventually, within};
 use xtask::s3::ALICE;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_mins(1);
 
 fn place(kubelet: &Kubelet, path: &Path) -> Place {
     Root::open(kubelet.path()).unwrap().create(path).unwrap()

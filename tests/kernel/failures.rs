@@ -1,8 +1,7 @@
-//! Every way in which a bucket cannot be served: its own code, a sentence that names the remedy, and soon.
+//! Every way in which a bucket cannot be served: its own code, and a sentence that names the remedy.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-use std::time::{Duration, Instant};
 
 use mounter::order::Order;
 use mounter::reply::{Code, Refused};
@@ -10,16 +9,10 @@ use s3_csi_tests::cluster;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
 use xtask::s3::{ALICE, Account, BOB, ENDPOINT_TLS};
 
-/// The longest that anybody waits for a reason. The sleep of a machine that does other things is no part of it, hence
-/// twice what is promised.
-const PROMISED: Duration = Duration::from_secs(10);
-
 fn refusal(order: impl FnOnce(&MountpointPod) -> Order) -> Refused {
     let pod = MountpointPod::start();
     let order = order(&pod);
-    let began = Instant::now();
     let refused = pod.mount(&order).map(drop).unwrap_err();
-    assert!(began.elapsed() < PROMISED * 2, "{:?}: {refused}", began.elapsed());
     assert!(!refused.message.contains(ALICE.secret_key));
     refused
 }

@@ -225,7 +225,7 @@ fn stand_in(script: &str) -> tempfile::TempDir {
 
 #[test]
 fn a_signal_to_stop_is_remembered_while_a_mount_fails() {
-    let folder = stand_in("sleep 2; exit 3");
+    let folder = stand_in("until [ -e \"$(dirname \"$0\")/told-to-stop\" ]; do sleep 0.1; done; exit 3");
     let mut pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
     let order = pod.order(ALICE, "bucket", &[]);
     let process = Pid::from_child(&pod.process);
@@ -233,6 +233,7 @@ fn a_signal_to_stop_is_remembered_while_a_mount_fails() {
         scope.spawn(|| pod.mount(&order).map(drop).unwrap_err());
         eventually("the mount is being started", || pod.log().contains("mount handed over"));
         kill_process(process, Signal::TERM).unwrap();
+        fs::write(folder.path().join("told-to-stop"), "").unwrap();
     });
     assert_eq!(pod.ended().code(), Some(1));
     let reason = fs::read_to_string(&pod.termination_log).unwrap();
@@ -299,7 +300,7 @@ fn a_reply_that_never_comes_is_an_error_in_time() {
     let listener = std::os::unix::net::UnixListener::bind(folder.path().join(mounter::SOCKET)).unwrap();
     let (_point, device) = mount_fuse(false);
     let reply: Result<Reply, _> =
-        hand_over(folder.path(), &Order::default(), device.as_fd(), Instant::now() + Duration::from_secs(2));
+        hand_over(folder.path(), &Order::default(), device.as_fd(), Instant::now() + Duration::from_secs(5));
     assert!(matches!(reply, Err(HandOverError::Receive(_))));
     drop(listener);
 }

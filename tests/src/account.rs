@@ -20,7 +20,7 @@ pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
 pub const RELEASE_NAMESPACE: &str = "kube-system";
 /// Where it really is.
 pub const API_SERVER: &str = "10.99.0.1:6443";
-const SERVED_WITHIN: Duration = Duration::from_secs(30);
+const SERVED_WITHIN: Duration = Duration::from_mins(1);
 
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
 

@@ -14,7 +14,7 @@ use xtask::cluster::{Cluster, Profile};
 use crate::{Seen, eventually};
 
 /// A pod that was accepted runs within this, on a machine that also compiles.
-const POD_WITHIN: Duration = Duration::from_mins(1);
+const POD_WITHIN: Duration = Duration::from_mins(4);
 
 /// Names each test's namespace apart from the others'.
 static NUMBER: AtomicU32 = AtomicU32::new(0);

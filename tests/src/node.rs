@@ -118,6 +118,11 @@ impl NodeProgram {
         Self { program, csi }
     }
 
+    /// Waits until it has ended.
+    pub fn ended(mut self) -> std::process::ExitStatus {
+        self.program.ended()
+    }
+
     /// Asks it to stop and waits until it has.
     pub fn stop(self) -> std::process::ExitStatus {
         self.program.stop()

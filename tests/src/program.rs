@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::account::Account;
 use crate::{Seen, eventually, inside};
 
-pub const STARTS_WITHIN: Duration = Duration::from_secs(30);
+pub const STARTS_WITHIN: Duration = Duration::from_mins(1);
 
 /// Of logs and of the probes' ports.
 static NUMBER: AtomicU16 = AtomicU16::new(0);

@@ -5,7 +5,6 @@ use std::path::Path;
 
 use s3_csi_tests::{Seen, eventually};
 use xtask::command::capture;
-use xtask::example::on_the_node;
 
 use crate::story::{LIMIT, Story};
 
@@ -22,9 +21,7 @@ async fn every_example_works() {
     files.retain(|file| !file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dynamic-")));
     files.sort();
     for file in &files {
-        let manifest = tempfile::Builder::new().suffix(".yaml").tempfile_in("/run").unwrap();
-        fs::write(manifest.path(), on_the_node(&fs::read_to_string(file).unwrap())).unwrap();
-        let path = manifest.path().to_str().unwrap();
+        let path = file.to_str().unwrap();
         kubectl(&["apply", "--filename", path]).unwrap();
         let objects = kubectl(&["get", "--filename", path, "--output=name"]).unwrap();
         let pods: Vec<&str> = objects.lines().filter(|name| name.starts_with("pod/")).collect();
@@ -38,7 +35,7 @@ async fn every_example_works() {
             })
             .await;
         }
-        kubectl(&["delete", "--filename", path, "--timeout=120s"]).unwrap();
+        kubectl(&["delete", "--filename", path, "--timeout=300s"]).unwrap();
     }
     eventually("nothing is mounted", LIMIT, || async {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();

@@ -5,7 +5,6 @@ use kube::Api;
 use kube::api::ListParams;
 use s3_csi_tests::{Seen, eventually};
 use xtask::command::run;
-use xtask::example::on_the_node;
 
 use crate::story::{LIMIT, Story};
 
@@ -17,11 +16,8 @@ fn kubectl(story: &Story, arguments: &[&str]) {
 #[tokio::test]
 async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
     let story = Story::begin("replicas").await;
-    let manifest = tempfile::NamedTempFile::new().unwrap();
-    let example = on_the_node(include_str!("../../examples/dynamic-statefulset.yaml"));
-    std::fs::write(manifest.path(), example).unwrap();
-    let file = format!("--filename={}", manifest.path().display());
-    kubectl(&story, &["apply", &file]);
+    let file = concat!("--filename=", env!("CARGO_MANIFEST_DIR"), "/../examples/dynamic-statefulset.yaml");
+    kubectl(&story, &["apply", file]);
     let claims = Api::<PersistentVolumeClaim>::namespaced(story.here.client.clone(), &story.here.namespace);
     let mut buckets = Vec::new();
     for number in 0..3 {
@@ -41,7 +37,7 @@ async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
         assert!(story.server.objects(bucket, "").unwrap().is_empty(), "each has its own");
     }
 
-    kubectl(&story, &["delete", &file]);
+    kubectl(&story, &["delete", file]);
     eventually("the claims are gone, and with them the empty buckets", LIMIT, || async {
         let left = claims.list(&ListParams::default()).await.unwrap().items.len();
         let there = story.server.buckets().unwrap();

@@ -1,6 +1,5 @@
 //! The main job, shown: from nothing to a bucket that two pods share as a volume.
 
-use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use crate::cluster::{Cluster, DEFAULT_NAME, Plan, State};
 use crate::command::{capture, run as run_command};
 use crate::programs::Kubernetes;
 use crate::progress::step;
-use crate::{driver, example, ground};
+use crate::{driver, ground};
 
 const BUCKET: &str = "my-bucket";
 const KEY: &str = "hello.txt";
@@ -26,16 +25,17 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     let runs_already = matches!(cluster.state()?, State::Up { .. });
     step("cluster and S3 server", || cluster.up(Plan { kubernetes, ..Plan::default() }))?;
     let kubectl = |arguments: &[&str]| capture(cluster.kubectl()?.args(arguments));
-    let manifest = manifest(&cluster)?;
+    let manifest = checkout().join("examples/static.yaml");
+    let manifest = manifest.to_str().context("the path of the checkout is not text")?;
     step("what an earlier demo left is removed", || {
-        kubectl(&["delete", "--filename", &manifest, "--ignore-not-found", "--timeout=60s"])
+        kubectl(&["delete", "--filename", manifest, "--ignore-not-found", "--timeout=60s"])
     })?;
     step("helm install", || driver::install(&cluster, &[]))?;
     if runs_already {
         step("the programs as they are built now", || driver::restart(&cluster))?;
     }
     step("bucket `my-bucket`, empty", || empty_bucket(&cluster))?;
-    step("kubectl apply -f examples/static.yaml", || kubectl(&["apply", "--filename", &manifest]))?;
+    step("kubectl apply -f examples/static.yaml", || kubectl(&["apply", "--filename", manifest]))?;
     let wait = |pod: &str| {
         kubectl(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", "--timeout=120s"]).map(drop)
     };
@@ -73,14 +73,6 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
 fn show(title: &str, text: &str) {
     println!("\n{title}\n");
     text.lines().for_each(|line| println!("    {line}"));
-}
-
-/// The example that people copy, in a file that the node's kubectl can read.
-fn manifest(cluster: &Cluster) -> Result<String> {
-    let text = fs::read_to_string(checkout().join("examples/static.yaml"))?;
-    let file = cluster.dir().join("demo.yaml");
-    fs::write(&file, example::on_the_node(&text))?;
-    file.into_os_string().into_string().ok().context("the cache's path is not text")
 }
 
 fn empty_bucket(cluster: &Cluster) -> Result<()> {

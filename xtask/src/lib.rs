@@ -8,7 +8,6 @@ pub mod command;
 pub mod debian;
 pub mod demo;
 pub mod driver;
-pub mod example;
 pub mod ground;
 pub mod image;
 pub mod programs;

@@ -15,7 +15,7 @@ use super::api::Api;
 use super::isolate::isolate;
 use super::parts::CONTAINERD_SOCKET;
 use super::start::Starter;
-use super::{Cluster, NODE_ADDRESS, Part, Profile};
+use super::{Cluster, NODE_ADDRESS, Part, Profile, registry};
 use crate::programs::Programs;
 use crate::s3;
 
@@ -70,6 +70,9 @@ fn start(cluster: &Cluster) -> Result<Vec<u32>> {
         starter.until(part, || TcpStream::connect((NODE_ADDRESS, port)).is_ok())?;
     }
     create_accounts(&programs)?;
+    if profile == Profile::Node {
+        registry::publish(cluster)?;
+    }
     report("S3 server");
     if profile != Profile::Kernel {
         let api = Api::as_admin(cluster)?;

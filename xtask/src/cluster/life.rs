@@ -55,11 +55,12 @@ impl Cluster {
         if profile != Profile::Node {
             return Ok(());
         }
-        for archive in image::archives(&self.cache)? {
-            run(self.command("ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(&archive))
-                .with_context(|| format!("cannot import {}", archive.display()))?;
-        }
-        Ok(())
+        image::archives(&self.cache)?.iter().try_for_each(|archive| self.import_image(archive))
+    }
+
+    pub fn import_image(&self, archive: &Path) -> Result<()> {
+        run(self.command("ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(archive))
+            .with_context(|| format!("cannot import {}", archive.display()))
     }
 
     /// Removes every process, mount, cgroup and file of the cluster, whatever is left of it.
@@ -84,6 +85,7 @@ impl Cluster {
 
     fn prepare(&self, plan: Plan) -> Result<()> {
         fs::create_dir_all(self.etc("cni"))?;
+        fs::create_dir_all(self.etc("registries/_default"))?;
         fs::create_dir_all(self.logs())?;
         fs::write(self.dir.join("plan.json"), serde_json::to_vec_pretty(&plan)?)?;
         certificates::write(self)?;
@@ -91,6 +93,7 @@ impl Cluster {
             ("containerd.toml", include_str!("templates/containerd.toml")),
             ("kubelet.yaml", include_str!("templates/kubelet.yaml")),
             ("cni/10-pods.conflist", include_str!("templates/cni.conflist")),
+            ("registries/_default/hosts.toml", include_str!("templates/hosts.toml")),
         ] {
             let text = template
                 .replace("{pki}", &self.pki("").display().to_string())

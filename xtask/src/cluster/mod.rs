@@ -7,6 +7,7 @@ mod init;
 mod isolate;
 mod life;
 mod parts;
+mod registry;
 mod start;
 
 use std::fs::{self, File};

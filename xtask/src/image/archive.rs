@@ -1,14 +1,18 @@
 //! An image as an archive of the Open Container Initiative's layout, byte for byte the same for the same content.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::contents::{Contents, Entry};
+
+/// Of a manifest.
+pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 pub(crate) struct Image {
     pub(crate) reference: &'static str,
@@ -29,12 +33,12 @@ impl Image {
         }))?;
         let manifest = to_bytes(&json!({
             "schemaVersion": 2,
-            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "mediaType": MANIFEST,
             "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
             "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
         }))?;
         let identity = digest(&manifest);
-        let mut entry = descriptor("application/vnd.oci.image.manifest.v1+json", &manifest);
+        let mut entry = descriptor(MANIFEST, &manifest);
         // containerd takes the image's name from here.
         entry["annotations"] = json!({"io.containerd.image.name": self.reference});
         let index = to_bytes(&json!({"schemaVersion": 2, "manifests": [entry]}))?;
@@ -47,6 +51,35 @@ impl Image {
         }
         replace(archive, &tar.into_inner()?)?;
         Ok(identity)
+    }
+}
+
+/// An archive taken apart.
+pub(crate) struct Layout {
+    pub(crate) digest: String,
+    pub(crate) manifest: Vec<u8>,
+    /// Digest and content of everything that the manifest names.
+    pub(crate) blobs: Vec<(String, Vec<u8>)>,
+}
+
+impl Layout {
+    pub(crate) fn read(archive: &Path) -> Result<Self> {
+        let (mut blobs, mut index) = (Vec::new(), Value::Null);
+        for entry in tar::Archive::new(fs::File::open(archive)?).entries()? {
+            let mut entry = entry?;
+            let path = entry.path()?.to_string_lossy().into_owned();
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content)?;
+            if let Some(hash) = path.strip_prefix("blobs/sha256/") {
+                blobs.push((format!("sha256:{hash}"), content));
+            } else if path == "index.json" {
+                index = serde_json::from_slice(&content)?;
+            }
+        }
+        let digest = index["manifests"][0]["digest"].as_str().context("the index names no manifest")?;
+        let manifest = blobs.iter().position(|(name, _)| name == digest).context("the manifest is missing")?;
+        let (digest, manifest) = blobs.swap_remove(manifest);
+        Ok(Self { digest, manifest, blobs })
     }
 }
 
@@ -134,5 +167,16 @@ mod tests {
         assert_eq!(one, image(b"x").write(&second).unwrap());
         assert_eq!(fs::read(first).unwrap(), fs::read(second).unwrap());
         assert_ne!(one, image(b"y").write(&other).unwrap());
+    }
+
+    #[test]
+    fn an_archive_can_be_taken_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = folder.path().join("a.tar");
+        let identity = image(b"x").write(&archive).unwrap();
+        let layout = Layout::read(&archive).unwrap();
+        assert_eq!((&layout.digest, digest(&layout.manifest)), (&identity, identity.clone()));
+        assert_eq!(layout.blobs.len(), 2, "a configuration and a layer");
+        assert!(layout.blobs.iter().all(|(name, content)| digest(content) == *name));
     }
 }

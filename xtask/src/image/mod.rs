@@ -9,8 +9,10 @@ use anyhow::{Context, Result};
 
 use crate::cache::Cache;
 use crate::command::{release_build, run};
-use archive::Image;
+use archive::{Image, Layout};
 use contents::Contents;
+
+pub(crate) use archive::MANIFEST;
 
 /// What the node's pods pause on, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
@@ -60,6 +62,11 @@ pub fn archives(cache: &Cache) -> Result<Vec<PathBuf>> {
             path.exists().then_some(path.clone()).with_context(|| format!("{} is missing", path.display()))
         })
         .collect()
+}
+
+/// What a registry would have of an image that was built.
+pub(crate) fn layout(cache: &Cache, name: &str) -> Result<Layout> {
+    Layout::read(&archive_path(&cache.images(), name))
 }
 
 /// Writes the files of one image into a folder: the Dockerfile's way to the same content.

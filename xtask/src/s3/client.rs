@@ -126,6 +126,12 @@ impl Client {
         self.send(Method::Put, &[bucket, key], &[], content).map(drop)
     }
 
+    /// An object that says what it is.
+    pub fn put_as(&self, bucket: &str, key: &str, kind: &str, content: &[u8]) -> Result<()> {
+        let request = self.request(Method::Put, &[bucket, key], &[])?.header("content-type", kind);
+        self.exchange(request, content).map(drop)
+    }
+
     pub fn get(&self, bucket: &str, key: &str) -> Result<Vec<u8>> {
         self.send(Method::Get, &[bucket, key], &[], &[])
     }
@@ -145,9 +151,12 @@ impl Client {
 
     /// `path` is nothing, a bucket, or a bucket and a key.
     fn send(&self, method: Method, path: &[&str], query: &[(&str, &str)], body: &[u8]) -> Result<Vec<u8>> {
-        let request = self.request(method, path, query)?.body(body)?;
+        self.exchange(self.request(method, path, query)?, body)
+    }
+
+    fn exchange(&self, request: Builder, body: &[u8]) -> Result<Vec<u8>> {
         let mut answer =
-            self.agent.run(request).with_context(|| format!("cannot reach {}", self.endpoint))?;
+            self.agent.run(request.body(body)?).with_context(|| format!("cannot reach {}", self.endpoint))?;
         let content = answer.body_mut().with_config().limit(u64::MAX).read_to_vec()?;
         if answer.status().is_success() {
             return Ok(content);

@@ -4,8 +4,7 @@ FROM rust:1.95-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends cmake libclang-dev libfuse3-dev pkg-config
 WORKDIR /src
 COPY . .
-RUN cargo xtask image --only driver --rootfs /driver && cargo xtask image --only mounter --rootfs /mounter \
-    && cargo xtask image --only testpod --rootfs /testpod
+RUN cargo xtask image --only driver --rootfs /driver && cargo xtask image --only mounter --rootfs /mounter
 
 FROM scratch AS driver
 COPY --from=build /driver /
@@ -18,9 +17,3 @@ COPY --from=build /mounter /
 ENV PATH=/bin
 USER 65534:65534
 ENTRYPOINT ["/bin/s3-csi-mounter"]
-
-FROM scratch AS testpod
-COPY --from=build /testpod /
-ENV PATH=/bin
-USER 65534:65534
-ENTRYPOINT ["/bin/testpod"]

@@ -53,7 +53,7 @@ async fn pods_reach_both_ports_by_the_nodes_name_for_it() {
         .unwrap();
     for (name, endpoint) in [("plain", ENDPOINT), ("tls", ENDPOINT_TLS)] {
         let container = json!({
-            "name": "main", "image": TESTPOD, "imagePullPolicy": "Never", "args": ["get", "from-pods", "word"],
+            "name": "main", "image": TESTPOD, "imagePullPolicy": "Never", "args": ["from-pods", "word"],
             "volumeMounts": [{"name": "authority", "mountPath": "/authority"}],
             "env": [
                 {"name": "AWS_ENDPOINT_URL", "value": endpoint},

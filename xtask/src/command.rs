@@ -2,12 +2,10 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
-
-use crate::cache::{Cache, checkout};
 
 /// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
 const TAIL_LINES: usize = 25;
@@ -60,27 +58,7 @@ pub fn search_path() -> OsString {
     std::env::join_paths(folders).unwrap_or(path.clone())
 }
 
-/// Cargo on this checkout, with its output in the cache.
-pub fn cargo(cache: &Cache) -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(checkout()).env("CARGO_TARGET_DIR", cache.target());
-    command
-}
-
-/// A release build of programs: the same bytes wherever Cargo keeps its sources. The checkout's own path is not in them,
-/// and must not be in the flags: each clone would compile every crate anew.
-pub fn release_build(cache: &Cache) -> Command {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
-    let mut command = cargo(cache);
-    command.args(["build", "--release", "--locked"]);
-    command.env("CARGO_ENCODED_RUSTFLAGS", format!("--remap-path-prefix={}=/cargo", home.display()));
-    let remap = format!("-ffile-prefix-map={}=/cargo", home.display());
-    command.env("CFLAGS", &remap).env("CXXFLAGS", &remap);
-    command
-}
-
-fn describe(command: &Command) -> String {
+pub(crate) fn describe(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args().map(OsStr::to_string_lossy) {
         let _ = write!(line, " {argument}");

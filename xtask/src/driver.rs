@@ -37,7 +37,7 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["upgrade", "--install", "s3-csi"])
         .arg(checkout().join("charts/s3-csi"))
         .args(values)
-        .args(["--wait", "--timeout=120s"]))
+        .args(["--wait", "--timeout=300s"]))
 }
 
 /// Has the programs started again: images that were built anew have the same name, and nothing else would.
@@ -47,7 +47,7 @@ pub fn restart(cluster: &Cluster) -> Result<()> {
     };
     let programs = ["deployment/s3-csi-controller", "daemonset/s3-csi-node"];
     kubectl(&["restart", programs[0], programs[1]])?;
-    programs.iter().try_for_each(|program| kubectl(&["status", program, "--timeout=120s"]))
+    programs.iter().try_for_each(|program| kubectl(&["status", program, "--timeout=300s"]))
 }
 
 /// What the values of `file`, and `values`, which win, would install, as YAML.

@@ -3,6 +3,7 @@
 
 pub mod bench;
 pub mod cache;
+pub mod cargo;
 pub mod cluster;
 pub mod command;
 pub mod debian;
@@ -10,7 +11,9 @@ pub mod demo;
 pub mod driver;
 pub mod ground;
 pub mod image;
+pub mod process;
 pub mod programs;
 pub mod progress;
 pub mod s3;
 pub mod test;
+pub mod testpod;

@@ -12,7 +12,7 @@ use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::progress::step;
 use xtask::s3::{self, Account};
-use xtask::{bench, debian, demo, ground, image, test};
+use xtask::{bench, debian, demo, ground, image, test, testpod};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
@@ -35,6 +35,8 @@ enum Xtask {
     Gen,
     #[command(name = cluster::INIT, hide = true)]
     Init { dir: PathBuf },
+    #[command(hide = true)]
+    Testpod { bucket: String, key: String },
 }
 
 #[derive(Args)]
@@ -136,9 +138,11 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Xtask) -> Result<ExitCode> {
-    if let Xtask::Init { dir } = command {
-        cluster::run_init(&dir)?;
-        return Ok(ExitCode::SUCCESS);
+    // These two run where there is no cache.
+    match &command {
+        Xtask::Init { dir } => return cluster::run_init(dir).map(|()| ExitCode::SUCCESS),
+        Xtask::Testpod { bucket, key } => return testpod::get(bucket, key).map(|()| ExitCode::SUCCESS),
+        _ => {}
     }
     let cache = Cache::open()?;
     cache.adopt(xtask::cache::checkout())?;
@@ -158,7 +162,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
                 println!("{} {}\n    {}", image.reference, image.digest, image.archive.display());
             }
         }
-        Xtask::Init { .. } => unreachable!("handled above"),
+        Xtask::Init { .. } | Xtask::Testpod { .. } => unreachable!("handled above"),
     }
     Ok(ExitCode::SUCCESS)
 }

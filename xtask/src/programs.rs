@@ -3,15 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, checkout};
-use crate::command::run;
-use crate::debian;
-use crate::progress::step;
+use crate::process::listen;
+use crate::progress::{Meter, metered};
 
 /// The Kubernetes releases the node can be made of: the newest, and the one the figures to beat were measured on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -63,12 +63,33 @@ const NODE: &[(&str, &str)] = &[
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
 
-/// (program, Go package, version), each a module that `go install` takes as it is.
-const TOOLS: &[(&str, &str, &str)] = &[
-    ("versitygw", "github.com/versity/versitygw/cmd/versitygw", "1.8.0"),
-    ("helm", "helm.sh/helm/v4/cmd/helm", "4.3.1"),
-    ("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", "5.6.0"),
-];
+/// (program, Go package, version): a module that `go install` takes as it is.
+type Tool = (&'static str, &'static str, &'static str);
+
+const VERSITYGW: Tool = ("versitygw", "github.com/versity/versitygw/cmd/versitygw", "1.8.0");
+const HELM: Tool = ("helm", "helm.sh/helm/v4/cmd/helm", "4.3.1");
+const CSI_SANITY: Tool = ("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", "5.6.0");
+const TOOLS: &[Tool] = &[VERSITYGW, HELM, CSI_SANITY];
+
+/// Six minutes on two cores; the rest is for slower ones that have other work, and for a slow way to the modules.
+const BUILD_WITHIN: Duration = Duration::from_hours(1);
+
+/// For what the programs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    Cluster,
+    Tests,
+}
+
+impl Purpose {
+    fn tools(self) -> &'static [Tool] {
+        match self {
+            Self::Cluster => &[VERSITYGW, HELM],
+            Self::Tests => TOOLS,
+        }
+    }
+}
+
 /// Where each program is, once [`Programs::ensure`] has made it.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -83,36 +104,55 @@ impl Programs {
         Ok(Self { root: cache.programs(), kubernetes, version: kubernetes.version()? })
     }
 
-    /// Builds what is not there yet. Go's own caches make an interrupted build go on where it stopped.
-    pub fn ensure(cache: &Cache, kubernetes: Kubernetes) -> Result<Self> {
+    /// Whether there is nothing left to build.
+    pub fn are_built(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<bool> {
         let programs = Self::of(cache, kubernetes)?;
-        if NODE.iter().all(|(name, _)| programs.node(name).exists())
-            && TOOLS.iter().all(|(name, ..)| programs.tool(name).exists())
-        {
-            return Ok(programs);
-        }
-        debian::ensure_go()?;
-        for (name, package) in NODE {
-            build(&programs.node(name), |output| {
-                let mut go = go(cache, "build");
-                go.current_dir(kubernetes.module()).arg("-ldflags").arg(programs.stamp());
-                go.arg("-o").arg(output).arg(package);
-                go
-            })?;
-        }
-        for tool in TOOLS {
-            programs.install(cache, tool)?;
-        }
-        Ok(programs)
+        let node = NODE.iter().all(|(name, _)| programs.node(name).exists());
+        Ok(node && purpose.tools().iter().all(|tool| programs.tool(tool.0).exists()))
     }
 
-    fn install(&self, cache: &Cache, (name, package, version): &(&str, &str, &str)) -> Result<()> {
-        build(&self.tool(name), |output| {
-            let mut go = go(cache, "install");
-            go.env("GOBIN", output.parent().expect("the partial file is in a folder"));
-            go.args(["-ldflags", "-s -w"]).arg(format!("{package}@v{version}"));
-            go
-        })
+    /// Builds what is not there yet. Go's own caches make an interrupted build go on where it stopped.
+    pub fn ensure(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<()> {
+        let programs = Self::of(cache, kubernetes)?;
+        let missing: Vec<_> = NODE.iter().filter(|(name, _)| !programs.node(name).exists()).collect();
+        let tools: Vec<_> = purpose.tools().iter().filter(|tool| !programs.tool(tool.0).exists()).collect();
+        if !missing.is_empty() {
+            let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+            metered(&format!("compiling Kubernetes {}", programs.version), "packages", |meter| {
+                programs.build_node(cache, &packages, meter)
+            })?;
+        }
+        for tool in tools {
+            metered(&format!("compiling {} {}", tool.0, tool.2), "packages", |meter| {
+                programs.install(cache, tool, meter)
+            })?;
+        }
+        Ok(())
+    }
+
+    /// With one command, so that both cores have work while a program is linked.
+    fn build_node(&self, cache: &Cache, packages: &[&str], meter: &Meter) -> Result<()> {
+        let module = self.kubernetes.module();
+        let mut list = go(cache, "list");
+        list.current_dir(&module).arg("-deps").args(packages);
+        meter.expect(listen(&mut list, BUILD_WITHIN, |line| meter.doing(line))?.lines().count());
+        let partial = partial(&self.node(""))?;
+        let mut build = go(cache, "build");
+        build.current_dir(&module).args(["-v", "-trimpath", "-ldflags", &self.stamp(), "-o"]);
+        listen(build.arg(&partial).args(packages), BUILD_WITHIN, |line| count(meter, line))?;
+        for (name, package) in NODE.iter().filter(|(_, package)| packages.contains(package)) {
+            fs::rename(partial.join(executable(package)), self.node(name))?;
+        }
+        Ok(())
+    }
+
+    fn install(&self, cache: &Cache, (name, package, version): &Tool, meter: &Meter) -> Result<()> {
+        let goal = self.tool(name);
+        let partial = partial(goal.parent().expect("a program is in a folder"))?;
+        let mut install = go(cache, "install");
+        install.env("GOBIN", &partial).args(["-v", "-trimpath", "-ldflags", "-s -w"]);
+        listen(install.arg(format!("{package}@v{version}")), BUILD_WITHIN, |line| count(meter, line))?;
+        Ok(fs::rename(partial.join(name), goal)?)
     }
 
     /// One of etcd and the programs of Kubernetes.
@@ -137,25 +177,27 @@ impl Programs {
     }
 }
 
-/// Lets `command` write into a folder beside the goal and moves the finished program into place: what exists is whole.
-fn build(goal: &Path, command: impl FnOnce(&Path) -> Command) -> Result<()> {
-    if goal.exists() {
-        return Ok(());
-    }
-    let folder = goal.parent().expect("a program is in a folder");
-    let label = folder.file_name().unwrap_or_default().to_string_lossy();
-    let name = goal.file_name().expect("a program has a name");
-    step(&format!("building {} ({label})", name.to_string_lossy()), || {
-        let partial = folder.join("partial").join(name);
-        fs::create_dir_all(folder.join("partial"))?;
-        run(&mut command(&partial))?;
-        Ok(fs::rename(partial, goal)?)
-    })
+/// Where the programs of this folder are made, to be moved into place when they are whole.
+fn partial(folder: &Path) -> Result<PathBuf> {
+    let partial = folder.join("partial");
+    fs::create_dir_all(&partial)?;
+    Ok(partial)
+}
+
+/// How `go build` calls the program of a package: by the last part of its path that is not a version.
+fn executable(package: &str) -> &str {
+    let is_version = |part: &str| part.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
+    package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package)
+}
+
+/// With `-v`, Go names each package that it compiles; while it fetches modules it says so.
+fn count(meter: &Meter, line: &str) {
+    if line.starts_with("go: ") { meter.doing(line) } else { meter.advance(line) }
 }
 
 fn go(cache: &Cache, verb: &str) -> Command {
     let mut go = Command::new("go");
-    go.args([verb, "-trimpath"]).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
+    go.arg(verb).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
     go.env("GOCACHE", cache.go().join("build")).env("GOMODCACHE", cache.go().join("modules"));
     go
 }
@@ -169,6 +211,13 @@ mod tests {
         for kubernetes in [Kubernetes::V1_36, Kubernetes::V1_34] {
             let version = kubernetes.version().unwrap();
             assert!(version.starts_with(&format!("1.{}.", kubernetes.minor())), "{version}");
+        }
+    }
+    #[test]
+    fn go_names_programs_by_their_packages() {
+        for (name, package) in NODE {
+            let expected = if *name == "etcd" { "server" } else { name };
+            assert_eq!(executable(package), expected);
         }
     }
 }

@@ -1,15 +1,149 @@
-//! One line per step of work, with the time it took: a person who waits wants to know for what.
+//! What is being done, for how long already, and how far it is: a person who waits wants to know for what.
 
-use std::time::Instant;
+use std::io::{IsTerminal as _, Write as _};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
+
+/// How often a terminal's line is rewritten, and how often a log gets a new one.
+const REWRITE_EVERY: Duration = Duration::from_millis(500);
+const LOG_EVERY: Duration = Duration::from_secs(30);
+
+static IS_TERMINAL: LazyLock<bool> = LazyLock::new(|| std::io::stderr().is_terminal());
+/// All that goes on at the moment; on a terminal they share the last line.
+static METERS: Mutex<Vec<Arc<Meter>>> = Mutex::new(Vec::new());
 
 /// Runs `work` between a line that names it and a line that says how long it took.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let began = Instant::now();
-    eprintln!("     … {name}");
+    say(&format!("     … {name}"));
     let outcome = work();
     let mark = if outcome.is_ok() { "✓" } else { "✗" };
-    eprintln!("{:>6.1}s {mark} {name}", began.elapsed().as_secs_f64());
+    say(&format!("{:>6.1}s {mark} {name}", began.elapsed().as_secs_f64()));
     outcome
+}
+
+/// The same for minutes of work, which tells the meter how far it is.
+pub fn metered<T>(name: &str, pieces: &'static str, work: impl FnOnce(&Meter) -> Result<T>) -> Result<T> {
+    let meter = Arc::new(Meter {
+        name: name.to_owned(),
+        pieces,
+        began: Instant::now(),
+        done: AtomicUsize::new(0),
+        total: AtomicUsize::new(0),
+        now: Mutex::default(),
+    });
+    step(name, || {
+        shown().push(Arc::clone(&meter));
+        let (finished, running) = mpsc::channel::<()>();
+        let outcome = std::thread::scope(|scope| {
+            let shown = &meter;
+            scope.spawn(move || show(shown, &running));
+            let outcome = work(&meter);
+            drop(finished);
+            outcome
+        });
+        shown().retain(|other| !Arc::ptr_eq(other, &meter));
+        outcome
+    })
+}
+
+/// How far some work is.
+pub struct Meter {
+    name: String,
+    pieces: &'static str,
+    began: Instant,
+    done: AtomicUsize,
+    /// 0 while it is not known.
+    total: AtomicUsize,
+    now: Mutex<String>,
+}
+
+impl Meter {
+    pub fn expect(&self, total: usize) {
+        self.total.store(total, Ordering::Relaxed);
+    }
+
+    /// So many pieces are done, and this one is in work.
+    pub fn at(&self, done: usize, now: &str) {
+        self.done.store(done, Ordering::Relaxed);
+        self.doing(now);
+    }
+
+    /// One more is done, or nearly so.
+    pub fn advance(&self, now: &str) {
+        self.at(self.done.load(Ordering::Relaxed) + 1, now);
+    }
+
+    pub fn doing(&self, now: &str) {
+        now.clone_into(&mut self.now.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn line(&self) -> String {
+        let now = self.now.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = self.done.load(Ordering::Relaxed);
+        let count = match self.total.load(Ordering::Relaxed) {
+            0 => format!("{done} {}", self.pieces),
+            // A total that was only an estimate is never shown as passed.
+            total => format!("{} of {total} {}", done.min(total), self.pieces),
+        };
+        let now = if now.is_empty() { String::new() } else { format!(", {now}") };
+        format!("{}: {count}{now}", self.name)
+    }
+}
+
+fn shown() -> MutexGuard<'static, Vec<Arc<Meter>>> {
+    METERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Until the work is finished.
+fn show(meter: &Meter, running: &mpsc::Receiver<()>) {
+    let every = if *IS_TERMINAL { REWRITE_EVERY } else { LOG_EVERY };
+    while let Err(RecvTimeoutError::Timeout) = running.recv_timeout(every) {
+        let seconds = meter.began.elapsed().as_secs();
+        if *IS_TERMINAL {
+            let all: Vec<String> = shown().iter().map(|meter| meter.line()).collect();
+            // Without wrapping: what is too long is cut at the margin, and the line stays one that can be rewritten.
+            eprint!("\r\x1b[?7l{seconds:>6}s … {}\x1b[?7h\x1b[K", all.join("; "));
+            let _ = std::io::stderr().flush();
+        } else {
+            say(&format!("{seconds:>6}s … {}", meter.line()));
+        }
+    }
+}
+
+/// A line of its own, in the place of the one that is rewritten.
+pub fn say(line: &str) {
+    let clear = if *IS_TERMINAL { "\r\x1b[K" } else { "" };
+    eprintln!("{clear}{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meter_says_how_far_it_is() {
+        let seen = metered("images", "crates", |meter| {
+            let mut seen = vec![meter.line()];
+            meter.advance("serde");
+            seen.push(meter.line());
+            meter.expect(20);
+            meter.at(12, "kube-client, tokio");
+            seen.push(meter.line());
+            meter.at(21, "");
+            seen.push(meter.line());
+            Ok(seen)
+        });
+        let expected = [
+            "images: 0 crates",
+            "images: 1 crates, serde",
+            "images: 12 of 20 crates, kube-client, tokio",
+            "images: 20 of 20 crates",
+        ];
+        assert_eq!(seen.unwrap(), expected);
+    }
 }

@@ -1,16 +1,22 @@
 //! Benchmarks that run inside a cluster, in a program of their own.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::cache::Cache;
+use crate::cargo;
 use crate::cluster::{Cluster, Plan, Profile};
-use crate::command::{capture, release_build, run};
 use crate::ground;
+use crate::process::listen;
 use crate::programs::Kubernetes;
 use crate::progress::step;
 use crate::test::evidence;
+
+/// The longest takes some minutes; one that is stuck on a mount is ended with its cluster.
+const MEASURED_WITHIN: Duration = Duration::from_hours(1);
 
 pub(super) type Samples = BTreeMap<String, Vec<f64>>;
 
@@ -23,22 +29,13 @@ pub(super) fn measure(
 ) -> Result<Samples> {
     let kubernetes = Kubernetes::default();
     ground::prepare(cache, kubernetes)?;
-    step("building the benchmark", || {
-        run(release_build(cache).args([
-            "--package",
-            "s3-csi-tests",
-            "--bin",
-            "measure",
-            "--features",
-            "real-parts",
-        ]))
-    })?;
+    let programs = cargo::benchmark(cache)?;
     let cluster = Cluster::named(cache, "bench");
     let mut all = Samples::new();
     for _ in 0..repetitions {
         cluster.down()?;
         cluster.up(Plan { profile, kubernetes })?;
-        let samples = step("measuring", || run_inside(&cluster, arguments)).inspect_err(|_| {
+        let samples = step("measuring", || run_inside(&cluster, &programs, arguments)).inspect_err(|_| {
             evidence::keep(&cluster, "bench");
             let _ = cluster.down();
         })?;
@@ -50,15 +47,10 @@ pub(super) fn measure(
     Ok(all)
 }
 
-fn run_inside(cluster: &Cluster, arguments: &[&str]) -> Result<Samples> {
-    let programs = cluster.cache().target().join("release");
-    let printed = capture(
-        cluster
-            .command(programs.join("measure"))?
-            .args(arguments)
-            .env("S3_CSI_CLUSTER", cluster.dir())
-            .env("S3_CSI_PROGRAMS", programs),
-    )?;
+fn run_inside(cluster: &Cluster, programs: &Path, arguments: &[&str]) -> Result<Samples> {
+    let mut measure = cluster.command(programs.join("measure"))?;
+    measure.args(arguments).env("S3_CSI_CLUSTER", cluster.dir()).env("S3_CSI_PROGRAMS", programs);
+    let printed = listen(&mut measure, MEASURED_WITHIN, |_| {})?;
     let last = printed.lines().last().context("the benchmark printed nothing")?;
     Ok(serde_json::from_str(last)?)
 }

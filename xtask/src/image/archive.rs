@@ -15,7 +15,7 @@ use super::contents::{Contents, Entry};
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 pub(crate) struct Image {
-    pub(crate) reference: &'static str,
+    pub(crate) reference: String,
     pub(crate) contents: Contents,
     pub(crate) command: &'static [&'static str],
     pub(crate) user: &'static str,
@@ -77,7 +77,8 @@ impl Layout {
             }
         }
         let digest = index["manifests"][0]["digest"].as_str().context("the index names no manifest")?;
-        let manifest = blobs.iter().position(|(name, _)| name == digest).context("the manifest is missing")?;
+        let manifest =
+            blobs.iter().position(|(name, _)| name == digest).context("the manifest is missing")?;
         let (digest, manifest) = blobs.swap_remove(manifest);
         Ok(Self { digest, manifest, blobs })
     }
@@ -156,7 +157,7 @@ mod tests {
         let mut contents = Contents::default();
         contents.0.insert("bin".into(), Entry::Folder { mode: 0o755 });
         contents.0.insert("bin/a".into(), Entry::File { mode: 0o755, content: content.to_vec() });
-        Image { reference: "test/a:dev", contents, command: &["/bin/a"], user: "0:0" }
+        Image { reference: "test/a:dev".to_owned(), contents, command: &["/bin/a"], user: "0:0" }
     }
 
     #[test]

@@ -4,11 +4,14 @@ mod archive;
 mod contents;
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 
 use crate::cache::Cache;
-use crate::command::{release_build, run};
+use crate::cargo;
+use crate::command::run;
+use crate::progress::step;
 use archive::{Image, Layout};
 use contents::Contents;
 
@@ -17,12 +20,12 @@ pub(crate) use archive::MANIFEST;
 /// What the node's pods pause on, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
 pub const PAUSE: &str = BUSYBOX;
-/// The controller and the node service.
-pub const DRIVER: &str = "s3-csi.test/driver:dev";
-/// What runs in a Mountpoint Pod.
-pub const MOUNTER: &str = "s3-csi.test/mounter:dev";
-/// The programs of test pods, ours.
+/// This program, for pods of tests that read an object.
 pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
+
+/// What can be built. `driver` has the controller and the node service, `mounter` what runs in a Mountpoint Pod.
+pub const NAMES: &[&str] = &["busybox", "driver", "mounter", "testpod"];
+const TAG: &str = "dev";
 
 /// The user of images whose program needs no privilege.
 const NOBODY: &str = "65534:65534";
@@ -30,27 +33,23 @@ const NOBODY: &str = "65534:65534";
 /// An image that has been built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Built {
-    pub reference: &'static str,
+    pub reference: String,
     pub archive: PathBuf,
     pub digest: String,
 }
 
-/// What can be built, by short name.
-pub const NAMES: &[&str] = &["busybox", "driver", "mounter", "testpod"];
-
-/// (package, program) that images are made of.
-const PROGRAMS: &[(&str, &str)] = &[
-    ("controller", "s3-csi-controller"),
-    ("mounter", "s3-csi-mounter"),
-    ("mountpoint", "s3-csi-mountpoint"),
-    ("node", "s3-csi-node"),
-    ("xtask", "testpod"),
-];
-
 /// Builds the release programs and writes every image's archive into the cache.
 pub fn build_all(cache: &Cache) -> Result<Vec<Built>> {
-    let programs = build_programs(cache)?;
-    NAMES.iter().map(|name| write(&cache.images(), name, &programs)).collect()
+    let programs = cargo::shipped(cache)?;
+    step("images", || NAMES.iter().map(|name| write(&cache.images(), name, &programs)).collect())
+}
+
+/// Writes the archive of one image into a folder, with the programs of another.
+pub fn write(folder: &Path, name: &str, programs: &Path) -> Result<Built> {
+    let image = image(name, TAG, &|program| programs.join(program))?;
+    let archive = archive_path(folder, name);
+    let digest = image.write(&archive).with_context(|| format!("cannot write {}", archive.display()))?;
+    Ok(Built { reference: image.reference, archive, digest })
 }
 
 /// The archives that [`build_all`] writes.
@@ -71,62 +70,41 @@ pub(crate) fn layout(cache: &Cache, name: &str) -> Result<Layout> {
 
 /// Writes the files of one image into a folder: the Dockerfile's way to the same content.
 pub fn unpack(cache: &Cache, name: &str, folder: &Path) -> Result<()> {
-    image(name, &build_programs(cache)?)?.contents.unpack(folder)
-}
-
-fn write(folder: &Path, name: &str, programs: &Path) -> Result<Built> {
-    let image = image(name, programs)?;
-    let archive = archive_path(folder, name);
-    let digest = image.write(&archive).with_context(|| format!("cannot write {}", archive.display()))?;
-    Ok(Built { reference: image.reference, archive, digest })
+    let programs = cargo::shipped(cache)?;
+    image(name, TAG, &|program| programs.join(program))?.contents.unpack(folder)
 }
 
 fn archive_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.tar"))
 }
 
-fn image(name: &str, programs: &Path) -> Result<Image> {
+fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image> {
     let mut contents = Contents::default();
-    match name {
+    contents.system_files()?;
+    let mut programs = |programs: &[&str]| {
+        programs.iter().try_for_each(|name| contents.program(&find(name), &format!("bin/{name}")))
+    };
+    let (command, user): (&'static [&'static str], _) = match name {
         "busybox" => {
-            contents.system_files()?;
             contents.busybox()?;
-            Ok(Image {
-                reference: BUSYBOX,
-                contents,
-                command: &["/bin/busybox", "sleep", "infinity"],
-                user: "0:0",
-            })
+            (&["/bin/busybox", "sleep", "infinity"], "0:0")
         }
         "driver" => {
-            contents.system_files()?;
-            for program in ["s3-csi-controller", "s3-csi-node"] {
-                contents.program(&programs.join(program), &format!("bin/{program}"))?;
-            }
-            Ok(Image { reference: DRIVER, contents, command: &["/bin/s3-csi-controller"], user: NOBODY })
+            programs(&["s3-csi-controller", "s3-csi-node"])?;
+            (&["/bin/s3-csi-controller"], NOBODY)
         }
         "mounter" => {
-            contents.system_files()?;
-            for program in ["s3-csi-mounter", "s3-csi-mountpoint"] {
-                contents.program(&programs.join(program), &format!("bin/{program}"))?;
-            }
-            Ok(Image { reference: MOUNTER, contents, command: &["/bin/s3-csi-mounter"], user: NOBODY })
+            programs(&["s3-csi-mounter", "s3-csi-mountpoint"])?;
+            (&["/bin/s3-csi-mounter"], NOBODY)
         }
         "testpod" => {
-            contents.system_files()?;
-            contents.program(&programs.join("testpod"), "bin/testpod")?;
-            Ok(Image { reference: TESTPOD, contents, command: &["/bin/testpod"], user: NOBODY })
+            // Most of an unoptimised program is what a debugger would want.
+            let stripped = tempfile::NamedTempFile::new()?;
+            run(Command::new("strip").arg("-o").arg(stripped.path()).arg(std::env::current_exe()?))?;
+            contents.program(stripped.path(), "bin/xtask")?;
+            (&["/bin/xtask", "testpod"], NOBODY)
         }
         _ => anyhow::bail!("there is no image `{name}`; there are: {}", NAMES.join(", ")),
-    }
-}
-
-/// Builds the release programs and says in which folder they are.
-pub fn build_programs(cache: &Cache) -> Result<PathBuf> {
-    let mut build = release_build(cache);
-    for (package, program) in PROGRAMS {
-        build.args(["--package", package, "--bin", program]);
-    }
-    run(&mut build)?;
-    Ok(cache.target().join("release"))
+    };
+    Ok(Image { reference: format!("s3-csi.test/{name}:{tag}"), contents, command, user })
 }

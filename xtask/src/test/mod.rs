@@ -1,22 +1,24 @@
 //! `cargo xtask test`: the cheap checks first, then the suites on real parts, each in a cluster made for it.
 
+mod dependencies;
 pub mod evidence;
 mod suite;
 
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 
-use crate::cache::{Cache, checkout};
+use crate::cache::Cache;
+use crate::cargo::{self, Built, TestProgram, cargo};
 use crate::cluster::{Cluster, Plan, Profile};
-use crate::command::{cargo, run as run_command};
+use crate::command::run as run_command;
 use crate::debian;
 use crate::ground;
-use crate::programs::Kubernetes;
+use crate::programs::{Kubernetes, Purpose};
 use crate::progress::step;
-use suite::{Count, Place, Suites};
+use suite::{Count, Place, or_failed, suite};
 
 /// The tests' own cluster, so that a person's cluster is left alone.
 const CLUSTER: &str = "test";
@@ -29,6 +31,9 @@ pub struct Wanted {
     /// Leave the last cluster standing (`cargo xtask cluster status --name test`).
     #[arg(long)]
     keep: bool,
+    /// Keep every processor busy while the tests run: they must not need an idle machine.
+    #[arg(long)]
+    busy: bool,
     /// Which Kubernetes to test on.
     #[arg(long, value_enum, default_value_t)]
     kubernetes: Kubernetes,
@@ -52,34 +57,83 @@ enum Suite {
     Cluster,
 }
 
+impl Wanted {
+    fn includes(&self, suite: Suite) -> bool {
+        self.only.is_none_or(|only| only == suite)
+    }
+
+    fn needs_real_parts(&self) -> bool {
+        !matches!(self.only, Some(Suite::Lint | Suite::Unit))
+    }
+}
+
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let began = Instant::now();
     // Even lints build the C libraries of the mount process.
     debian::ensure_packages()?;
-    let includes = |suite| wanted.only.is_none_or(|only| only == suite);
-    let filter = wanted.filter.as_deref();
     let mut total = Count::default();
-    if includes(Suite::Lint) {
+    if wanted.includes(Suite::Lint) {
         total += or_failed("lint", lint(cache).map(|()| Count::default()));
     }
-    if includes(Suite::Unit) {
-        total += or_failed("unit", suite::unit(cache, filter));
-    }
-    if [Suite::Api, Suite::Claims, Suite::Kernel, Suite::Cluster].into_iter().any(includes) {
-        let built = ground::prepare(cache, wanted.kubernetes)
-            .and_then(|()| step("building the suites", || Suites::build(cache)));
-        match built {
-            Ok(suites) => total += on_real_parts(cache, wanted, &suites, includes),
-            Err(error) => total += or_failed("real parts", Err(error)),
-        }
-    }
+    let built = if wanted.needs_real_parts() {
+        ground::prepare_with(cache, wanted.kubernetes, Purpose::Tests, || compile(cache, wanted))
+    } else {
+        compile(cache, wanted)
+    };
+    total += match built {
+        Ok(built) => test(cache, wanted, &built),
+        Err(error) => or_failed("build", Err(error)),
+    };
     println!("\nin {:.0} s", began.elapsed().as_secs_f64());
     println!("{} passed, {} failed", total.passed, total.failed);
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// All test programs that are wanted.
+fn compile(cache: &Cache, wanted: &Wanted) -> Result<Built> {
+    let mut built = cargo::tests(cache)?;
+    if wanted.includes(Suite::Lint) || wanted.includes(Suite::Unit) {
+        let more = cargo::mountpoint_tests(cache)?;
+        built.tests.extend(more.tests);
+        built.warnings += more.warnings;
+    }
+    Ok(built)
+}
+
+fn test(cache: &Cache, wanted: &Wanted, built: &Built) -> Count {
+    let mut total = Count::default();
+    if wanted.includes(Suite::Lint) && built.warnings > 0 {
+        total += or_failed("lint", Err(anyhow!("{} warnings, shown above", built.warnings)));
+    }
+    if wanted.busy {
+        keep_busy();
+    }
+    let filter = wanted.filter.as_deref();
+    let mut tested = Count::default();
+    if wanted.includes(Suite::Unit) {
+        tested += or_failed("unit", suite::unit(&built.tests, filter));
+    }
+    if wanted.needs_real_parts() {
+        tested += on_real_parts(cache, wanted, &built.tests);
+    }
+    total += or_failed("filter", tested.of_filtered(filter));
+    total
+}
+
+/// One thread for each processor, until this process ends, however it ends.
+fn keep_busy() {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    for _ in 0..processors {
+        std::thread::spawn(|| {
+            loop {
+                std::hint::spin_loop();
+            }
+        });
+    }
+}
+
 /// Each suite in a cluster made for it; the last one stays if it is to be kept.
-fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl Fn(Suite) -> bool) -> Count {
+fn on_real_parts(cache: &Cache, wanted: &Wanted, programs: &[TestProgram]) -> Count {
     let cluster = Cluster::named(cache, CLUSTER);
     let filter = wanted.filter.as_deref();
     let mut total = Count::default();
@@ -87,26 +141,27 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl
         // What an earlier run left, on purpose or not, is not what a test expects to find.
         let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
         match up {
-            Ok(()) => or_failed(name, suites.run(name, Place::Inside(&cluster), filter)),
+            Ok(()) => or_failed(name, suite(programs, name, Place::Inside(&cluster), filter)),
             Err(error) => {
                 evidence::keep(&cluster, name);
                 or_failed(name, Err(error))
             }
         }
     };
-    if includes(Suite::Api) {
+    if wanted.includes(Suite::Api) {
         total += in_a_fresh_cluster("api", Profile::Api);
     }
-    if includes(Suite::Claims) {
+    if wanted.includes(Suite::Claims) {
         total += in_a_fresh_cluster("claims", Profile::Control);
     }
-    if includes(Suite::Kernel) {
+    if wanted.includes(Suite::Kernel) {
         total += in_a_fresh_cluster("kernel", Profile::Kernel);
     }
-    if includes(Suite::Cluster) {
+    if wanted.includes(Suite::Cluster) {
         // The tests of the node itself need the machine, not a node around them.
         let machine = Place::Machine(wanted.kubernetes);
-        total += or_failed("ground", cluster.down().and_then(|()| suites.run("ground", machine, filter)));
+        let ground = cluster.down().and_then(|()| suite(programs, "ground", machine, filter));
+        total += or_failed("ground", ground);
         total += in_a_fresh_cluster("cluster", Profile::Node);
     }
     if !wanted.keep {
@@ -115,68 +170,24 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, suites: &Suites, includes: impl
     total
 }
 
-/// What could not even be run is a failure like others; the rest still gets its turn.
-fn or_failed(what: &str, outcome: Result<Count>) -> Count {
-    outcome.unwrap_or_else(|error| {
-        println!("{what}: {error:#}");
-        Count { passed: 0, failed: 1 }
-    })
-}
-
-/// Newest at the time of writing; a lint must not change by itself.
-const CARGO_DENY: &str = "0.20.2";
-
+/// What needs no compiler; the rest is linted while it is compiled.
 fn lint(cache: &Cache) -> Result<()> {
-    check_dependencies(cache)?;
-    step("format", || run_command(cargo(cache).args(["fmt", "--all", "--check"])))?;
-    step("lints", || {
-        run_command(
-            cargo(cache)
-                .args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets", "--all-features"])
-                .args(["--", "--deny", "warnings"]),
-        )
-    })
-}
-
-/// Licences, banned crates and sources, as `deny.toml` has them. Advisories are left out: they come from the network.
-fn check_dependencies(cache: &Cache) -> Result<()> {
-    let folder = cache.programs().join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = folder.join("bin/cargo-deny");
-    if !program.exists() {
-        step("building cargo-deny", || {
-            let mut install = cargo(cache);
-            install
-                .args(["install", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"])
-                .arg(&folder);
-            // Its own: with ours, a change of either would build the other anew.
-            run_command(install.env_remove("CARGO_TARGET_DIR"))
-        })?;
-    }
-    step("dependencies", || {
-        let mut check = Command::new(program);
-        check.current_dir(checkout()).args(["check", "bans", "licenses", "sources"]);
-        run_command(&mut check)
-    })
+    step("licences, sources and versions of dependencies", || dependencies::check(cache))?;
+    step("format", || run_command(cargo(cache).args(["fmt", "--all", "--check"])))
 }
 
 /// The tests that find what is committed out of date also write it.
 pub fn generate(cache: &Cache) -> Result<()> {
     debian::ensure_packages()?;
-    run_command(cargo(cache).args([
-        "run",
-        "--quiet",
-        "--package",
-        "xtask",
-        "--features",
-        "generate",
-        "--bin",
-        "generate-csi",
-    ]))?;
-    run_command(cargo(cache).env("S3_CSI_GENERATE", "1").args([
-        "test",
-        "--workspace",
-        "--lib",
-        "--bins",
-        "the_committed",
-    ]))
+    step("code of the gRPC interfaces", || {
+        let generator = ["--package", "xtask", "--features", "generate", "--bin", "generate-csi"];
+        run_command(cargo(cache).args(["run", "--quiet"]).args(generator))
+    })?;
+    let programs = cargo::tests(cache)?.tests.into_iter().chain(cargo::mountpoint_tests(cache)?.tests);
+    for program in programs.filter(|program| program.is_unit) {
+        let mut tests = Command::new(&program.path);
+        tests.current_dir(&program.package).env("S3_CSI_GENERATE", "1").args(["--quiet", "the_committed"]);
+        run_command(&mut tests)?;
+    }
+    Ok(())
 }

@@ -1,23 +1,26 @@
-//! Building and running test programs, and counting what they say.
+//! Running test programs, and counting what they say.
 
-use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::sync::mpsc;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
 
 use super::evidence;
-use crate::cache::Cache;
+use crate::cargo::TestProgram;
 use crate::cluster::Cluster;
-use crate::command::{capture, cargo};
+use crate::process::{Line, Process};
 use crate::programs::Kubernetes;
 
-/// No suite may take longer; one that does is stuck on a mount, and only the end of its cluster frees it.
-const SUITE_WITHIN: Duration = Duration::from_mins(20);
+/// No program may take longer, beside other work either; one that does is stuck, mostly on a mount, and then only the end of
+/// its cluster frees it.
+const SUITE_WITHIN: Duration = Duration::from_mins(40);
+/// What a program that was stuck may still have to say when its cluster is gone.
+const LAST_WORDS_WITHIN: Duration = Duration::from_mins(1);
+
+/// How many journeys go on at once on the node: they wait for kubelet more than they work.
+const CLUSTER_THREADS: u32 = 6;
+/// For each of the two fuzz tests.
+const FUZZ_SECONDS: &str = "30";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
@@ -33,26 +36,51 @@ impl std::ops::AddAssign for Count {
 }
 
 impl Count {
-    /// `test result: ok. 3 passed; 0 failed; …`, the last line of every test program.
+    /// `test result: ok. 3 passed; 0 failed; 0 ignored; …`, the last line of every test program. A test that is ignored proves
+    /// nothing, so it has failed.
     fn parse(line: &str) -> Option<Self> {
         let rest = line.strip_prefix("test result: ")?;
-        let number = |what: &str| {
+        let number = |what: &str| -> Option<u32> {
             rest.split(&['.', ';'][..]).find_map(|part| part.trim().strip_suffix(what)?.trim().parse().ok())
         };
-        Some(Self { passed: number("passed")?, failed: number("failed")? })
+        Some(Self { passed: number("passed")?, failed: number("failed")? + number("ignored")? })
+    }
+
+    /// Nothing that was run has passed nothing. With a filter, other suites may have the tests that are meant.
+    fn of_something(self, filter: Option<&str>) -> Result<Self> {
+        if self == Self::default() && filter.is_none() {
+            bail!("there are no tests");
+        }
+        Ok(self)
+    }
+
+    /// After all suites: somewhere there is a test of this name.
+    pub(super) fn of_filtered(self, filter: Option<&str>) -> Result<Self> {
+        match filter {
+            Some(filter) if self == Self::default() => bail!("no test's name contains `{filter}`"),
+            _ => Ok(self),
+        }
     }
 }
 
-/// How many journeys go on at once on the node.
-const CLUSTER_THREADS: u32 = 6;
-/// For each of the two fuzz tests.
-const FUZZ_SECONDS: &str = "30";
+/// What could not even be run is a failure like others; the rest still gets its turn.
+pub(super) fn or_failed(what: &str, outcome: Result<Count>) -> Count {
+    outcome.unwrap_or_else(|error| {
+        println!("{what}: {error:#}");
+        Count { passed: 0, failed: 1 }
+    })
+}
 
-pub(super) fn unit(cache: &Cache, filter: Option<&str>) -> Result<Count> {
-    let mut command = cargo(cache);
-    command.args(["test", "--quiet", "--locked", "--workspace", "--lib", "--bins", "--no-fail-fast"]);
-    command.arg("--").args(filter).env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
-    run(&mut command)
+pub(super) fn unit(programs: &[TestProgram], filter: Option<&str>) -> Result<Count> {
+    let mut total = Count::default();
+    for program in programs.iter().filter(|program| program.is_unit) {
+        println!("\nunit tests of `{}`", program.name);
+        let mut command = Command::new(&program.path);
+        command.current_dir(&program.package).arg("--quiet").args(filter);
+        command.env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
+        total += or_failed(&program.name, run(&mut command, SUITE_WITHIN, || {}));
+    }
+    total.of_something(filter)
 }
 
 /// Where a suite runs.
@@ -64,113 +92,89 @@ pub(super) enum Place<'a> {
     Machine(Kubernetes),
 }
 
-/// The test programs of the suites, by name.
-pub(super) struct Suites(HashMap<String, PathBuf>);
-
-impl Suites {
-    pub(super) fn build(cache: &Cache) -> Result<Self> {
-        let messages = capture(cargo(cache).args([
-            "test",
-            "--no-run",
-            "--locked",
-            "--package",
-            "s3-csi-tests",
-            "--features",
-            "real-parts",
-            "--tests",
-            "--message-format",
-            "json-render-diagnostics",
-        ]))?;
-        let programs = messages.lines().filter_map(|line| {
-            let message: Value = serde_json::from_str(line).ok()?;
-            let kind = message["target"]["kind"][0].as_str()?;
-            let name = message["target"]["name"].as_str()?;
-            let program = message["executable"].as_str()?;
-            (kind == "test").then(|| (name.to_owned(), PathBuf::from(program)))
-        });
-        Ok(Self(programs.collect()))
-    }
-
-    /// Runs one suite where it belongs. A failure leaves evidence.
-    pub(super) fn run(&self, name: &str, place: Place<'_>, filter: Option<&str>) -> Result<Count> {
-        let program = self.0.get(name).with_context(|| format!("there is no test program `{name}`"))?;
-        println!("\nsuite `{name}`");
-        let mut command = match place {
-            Place::Inside(cluster) => cluster.command(program)?,
-            // Nothing can be taken down to end it.
-            Place::Machine(_) => {
-                let mut timeout = Command::new("timeout");
-                timeout.args(["--kill-after=30s", &format!("{}s", SUITE_WITHIN.as_secs())]).arg(program);
-                timeout
-            }
-        };
-        command.args(filter);
-        if name == "cluster" {
-            // Its tests wait for kubelet more than they work.
-            command.arg(format!("--test-threads={CLUSTER_THREADS}"));
+/// Runs one suite where it belongs. A failure leaves evidence.
+pub(super) fn suite(
+    programs: &[TestProgram],
+    name: &str,
+    place: Place<'_>,
+    filter: Option<&str>,
+) -> Result<Count> {
+    let program = programs.iter().find(|program| !program.is_unit && program.name == name);
+    let program = &program.with_context(|| format!("there is no test program `{name}`"))?.path;
+    println!("\nsuite `{name}`");
+    let (mut command, cluster) = match place {
+        Place::Inside(cluster) => {
+            let mut command = cluster.command(program)?;
+            command.env("S3_CSI_CLUSTER", cluster.dir());
+            command.env("S3_CSI_PROGRAMS", cluster.cache().target().join("release"));
+            (command, Some(cluster))
         }
-        match place {
-            Place::Inside(cluster) => command
-                .env("S3_CSI_CLUSTER", cluster.dir())
-                .env("S3_CSI_PROGRAMS", cluster.cache().target().join("release")),
-            Place::Machine(kubernetes) => command
-                .env("S3_CSI_XTASK", std::env::current_exe()?)
-                .env("S3_CSI_KUBERNETES", kubernetes.to_string()),
-        };
-        let cluster = match place {
-            Place::Inside(cluster) => Some(cluster),
-            Place::Machine(_) => None,
-        };
-        let (finished, watch) = mpsc::channel::<()>();
-        std::thread::scope(|scope| {
-            let watcher = scope.spawn(move || {
-                let stuck = matches!(watch.recv_timeout(SUITE_WITHIN), Err(mpsc::RecvTimeoutError::Timeout));
-                if stuck {
-                    println!("suite `{name}` did not end within {} min", SUITE_WITHIN.as_secs() / 60);
-                    if let Some(cluster) = cluster {
-                        evidence::keep(cluster, name);
-                        let _ = cluster.down();
-                    }
-                }
-                stuck
-            });
-            let counted = run(&mut command);
-            drop(finished);
-            let stuck = watcher.join().unwrap_or(false);
-            if let (false, Some(cluster)) = (stuck || matches!(counted, Ok(Count { failed: 0, .. })), cluster)
-            {
-                evidence::keep(cluster, name);
-            }
-            counted
-        })
+        Place::Machine(kubernetes) => {
+            let mut command = Command::new(program);
+            command.env("S3_CSI_XTASK", std::env::current_exe()?);
+            command.env("S3_CSI_KUBERNETES", kubernetes.to_string());
+            (command, None)
+        }
+    };
+    command.args(filter);
+    if name == "cluster" {
+        command.arg(format!("--test-threads={CLUSTER_THREADS}"));
     }
+    let keep = |cluster: &Cluster| evidence::keep(cluster, name);
+    let mut is_down = false;
+    let counted = run(&mut command, SUITE_WITHIN, || {
+        if let Some(cluster) = cluster {
+            keep(cluster);
+            is_down = true;
+            if let Err(error) = cluster.down() {
+                println!("{error:#}");
+            }
+        }
+    });
+    match (cluster, &counted) {
+        (Some(cluster), Ok(Count { failed: 1.., .. }) | Err(_)) if !is_down => keep(cluster),
+        _ => {}
+    }
+    counted?.of_something(filter)
 }
 
-/// Shows what the test programs say and adds up their last lines.
-fn run(command: &mut Command) -> Result<Count> {
-    let mut child =
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the tests")?;
-    let output = BufReader::new(child.stdout.take().context("the tests have no output")?);
-    let mut total = Count::default();
-    let mut programs = 0;
-    for line in output.lines() {
-        let line = line?;
-        println!("{line}");
-        if let Some(count) = Count::parse(&line) {
-            total += count;
-            programs += 1;
+/// Shows what a test program says, to its last line. One that is stuck is freed, and it ends or is left behind: the run goes
+/// on, whatever became of it.
+fn run(command: &mut Command, limit: Duration, free: impl FnOnce()) -> Result<Count> {
+    let mut tests = Process::start(command)?;
+    let mut result = None;
+    let mut heard = |line| {
+        if let Line::Out(line) = line {
+            println!("{line}");
+            result = Count::parse(&line).or(result);
         }
+    };
+    if let Some(status) = tests.hear(limit, &mut heard)? {
+        return conclude(result, status);
     }
-    let status = child.wait()?;
-    if programs == 0 || (total.failed == 0 && !status.success()) {
-        bail!("the tests ended with {status} and without a result");
+    println!("did not end within {} min", limit.as_secs() / 60);
+    free();
+    let ended = tests.hear(LAST_WORDS_WITHIN.min(limit), &mut heard)?;
+    tests.kill();
+    let end = ended.map_or("still runs".to_owned(), |status| status.to_string());
+    bail!("was stuck for more than {} min; after its cluster was taken down: {end}", limit.as_secs() / 60)
+}
+
+fn conclude(result: Option<Count>, status: ExitStatus) -> Result<Count> {
+    match result {
+        Some(count) if count.failed > 0 || status.success() => Ok(count),
+        _ => bail!("the tests ended with {status} and without a result"),
     }
-    Ok(total)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn say(result: &str, then: &str) -> Result<Count> {
+        let script = format!("echo 'test result: {result}; 0 measured; 0 filtered out'; {then}");
+        run(Command::new("sh").args(["-c", &script]), Duration::from_mins(1), || {})
+    }
 
     #[test]
     fn results_are_counted() {
@@ -178,5 +182,41 @@ mod tests {
         assert_eq!(Count::parse(line), Some(Count { passed: 12, failed: 1 }));
         assert_eq!(Count::parse("test a ... ok"), None);
         assert_eq!(Count::parse("test result: ok. many passed"), None);
+        assert_eq!(
+            say("ok. 2 passed; 0 failed; 0 ignored", "exit 0").unwrap(),
+            Count { passed: 2, failed: 0 }
+        );
+    }
+
+    #[test]
+    fn an_ignored_test_has_failed() {
+        let counted = say("ok. 2 passed; 0 failed; 1 ignored", "exit 0").unwrap();
+        assert_eq!(counted, Count { passed: 2, failed: 1 });
+    }
+
+    #[test]
+    fn no_test_at_all_is_a_failure_unless_a_filter_left_none_here() {
+        let nothing = say("ok. 0 passed; 0 failed; 0 ignored", "exit 0").unwrap();
+        assert!(nothing.of_something(None).is_err());
+        assert!(nothing.of_something(Some("rename")).is_ok());
+        let error = nothing.of_filtered(Some("rename")).unwrap_err().to_string();
+        assert_eq!(error, "no test's name contains `rename`");
+        assert!(Count { passed: 1, failed: 0 }.of_filtered(Some("rename")).is_ok());
+    }
+
+    #[test]
+    fn a_program_that_dies_without_a_result_has_failed() {
+        assert!(say("ok. 2 passed; 0 failed; 0 ignored", "kill -9 $$").is_err());
+        assert!(run(Command::new("true").arg(""), Duration::from_mins(1), || {}).is_err());
+    }
+
+    /// Neither the program nor its child ends, and taking the cluster down has freed neither.
+    #[test]
+    fn a_stuck_program_ends_the_run_even_if_it_cannot_be_freed() {
+        let mut freed = false;
+        let mut stuck = Command::new("sh");
+        stuck.args(["-c", "trap '' TERM; sleep 1000 & wait; wait"]);
+        let error = run(&mut stuck, Duration::from_secs(1), || freed = true).unwrap_err();
+        assert!(freed && error.to_string().contains("still runs"), "{error}");
     }
 }

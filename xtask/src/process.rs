@@ -1,0 +1,173 @@
+//! Processes that are heard while they run and never outlive their time.
+
+use std::io::{BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::cluster::processes;
+use crate::command::{describe, tail};
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What a process says.
+pub enum Line {
+    Out(String),
+    Error(String),
+}
+
+pub struct Process {
+    child: Child,
+    lines: Receiver<Line>,
+}
+
+impl Process {
+    /// Its output is heard; its errors, too, if the command has them piped.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let line = describe(command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut child = command.spawn().with_context(|| format!("cannot start {line}"))?;
+        let (sender, lines) = mpsc::channel();
+        if let Some(errors) = child.stderr.take() {
+            forward(errors, sender.clone(), Line::Error);
+        }
+        if let Some(output) = child.stdout.take() {
+            forward(output, sender, Line::Out);
+        }
+        Ok(Self { child, lines })
+    }
+
+    /// Gives every line to `heard`. `None`: the time is over, and it still runs.
+    pub fn hear(&mut self, limit: Duration, mut heard: impl FnMut(Line)) -> Result<Option<ExitStatus>> {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => heard(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+            }
+        }
+        loop {
+            match self.child.try_wait()? {
+                None if Instant::now() < deadline => std::thread::sleep(LOOK_EVERY),
+                ended => return Ok(ended),
+            }
+        }
+    }
+
+    /// Kills it and all that it has started, and does not wait: what hangs in the kernel stays there.
+    pub fn kill(&mut self) {
+        for pid in family(self.child.id()) {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+/// Runs to the end and returns the output; each line of errors goes to `heard` as it comes. At the end of its time the
+/// process is killed with all that it has started.
+pub fn listen(command: &mut Command, limit: Duration, mut heard: impl FnMut(&str)) -> Result<String> {
+    let line = describe(command);
+    let mut process = Process::start(command.stderr(Stdio::piped()))?;
+    let (mut output, mut errors) = (String::new(), String::new());
+    let status = process.hear(limit, |line| match line {
+        Line::Out(line) => output.extend([&line, "\n"]),
+        Line::Error(line) => {
+            heard(&line);
+            errors.extend([&line, "\n"]);
+        }
+    })?;
+    match status {
+        Some(status) if status.success() => Ok(output),
+        Some(status) => bail!("{line}: {status}\n{}", tail(&format!("{output}{errors}"))),
+        None => {
+            process.kill();
+            bail!("{line}: did not end within {} min\n{}", limit.as_secs() / 60, tail(&errors))
+        }
+    }
+}
+
+/// In a thread: another process that has the pipe may keep it open for ever. A carriage return ends a line, too: progress is
+/// shown by writing one line again and again.
+fn forward(
+    from: impl Read + Send + 'static,
+    to: Sender<Line>,
+    line: impl Fn(String) -> Line + Send + 'static,
+) {
+    std::thread::spawn(move || {
+        let mut text = Vec::new();
+        for byte in BufReader::new(from).bytes().map_while(Result::ok) {
+            if byte != b'\n' && byte != b'\r' {
+                text.push(byte);
+            } else if byte == b'\n' || !text.is_empty() {
+                let said = String::from_utf8_lossy(&std::mem::take(&mut text)).into_owned();
+                if to.send(line(said)).is_err() {
+                    return;
+                }
+            }
+        }
+        if !text.is_empty() {
+            let _ = to.send(line(String::from_utf8_lossy(&text).into_owned()));
+        }
+    });
+}
+
+/// The process and its descendants. One whose parent has ended belongs to nobody any more and is not found.
+fn family(root: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
+    let mut found = vec![root];
+    let mut next = 0;
+    while next < found.len() {
+        let parent = found[next];
+        found.extend(parents.iter().filter(|(_, its)| *its == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found
+}
+
+/// State and parent. A program's name may contain anything, so they are looked for after the last parenthesis.
+fn stat(pid: u32) -> Option<(String, u32)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_whitespace();
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    #[test]
+    fn lines_are_heard_and_output_is_returned() {
+        let mut heard = Vec::new();
+        let script = "echo out; printf 'half\\rwhole\\nlast' >&2";
+        let output = listen(&mut shell(script), Duration::from_mins(1), |line| heard.push(line.to_owned()));
+        assert_eq!(output.unwrap(), "out\n");
+        assert_eq!(heard, ["half", "whole", "last"]);
+        let failed = listen(&mut shell("echo why >&2; exit 3"), Duration::from_mins(1), |_| {}).unwrap_err();
+        assert!(failed.to_string().ends_with("exit status: 3\nwhy"), "{failed}");
+    }
+
+    /// The child of the shell has the pipes, too, and would keep whoever reads them to the end.
+    #[test]
+    fn at_the_deadline_it_ends_with_all_that_it_has_started() {
+        let mut started = None;
+        let script = "sleep 1000 & echo $! >&2; wait";
+        let error = listen(&mut shell(script), Duration::from_secs(2), |line| started = line.parse().ok());
+        assert!(error.unwrap_err().to_string().contains("did not end within"));
+        let started: u32 = started.expect("the shell says what it has started");
+        let state = || stat(started).map(|fields| fields.0);
+        while state().is_some_and(|state| state != "Z") {
+            std::thread::sleep(LOOK_EVERY);
+        }
+    }
+}

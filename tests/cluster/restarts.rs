@@ -2,20 +2,22 @@
 
 use std::time::Duration;
 
+use contract::names::label;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
-use xtask::cluster::Part;
+use xtask::cluster::{Cluster, Part};
 use xtask::driver;
+use xtask::image::next;
 
 use crate::story::{LIMIT, Story};
 
 /// Writes and reads a file, again and again, and says when that failed.
-const BEAT: &str = "i=0; while true; do i=$((i+1)); \
-    if echo $i > /data/beat-$i && [ \"$(cat /data/beat-$i)\" = $i ]; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
+const BEAT: &str = "i=0; while true; do i=$((i+1)); file=/data/$(hostname)-$i; \
+    if echo $i > $file && [ \"$(cat $file)\" = $i ]; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
 async fn begin(name: &'static str) -> Story {
     let story = Story::alone(name).await;
@@ -25,17 +27,30 @@ async fn begin(name: &'static str) -> Story {
     story
 }
 
-/// The old workload was not disturbed, a new one is served, and both leave nothing.
+/// The old workload was not disturbed, a new one is served by the same Mountpoint Pod, and both leave nothing.
 async fn goes_on(story: Story) {
-    story.says_again("workload", "beat").await;
-    story.here.run("new", story.workload(BEAT)).await;
-    story.says("new", "beat").await;
-    story.says_again("workload", "beat").await;
-    assert!(!story.log("workload").await.contains("FAILED"));
-    assert_eq!(story.container("workload").await.restart_count, 0);
+    joins(&story, "new").await;
     assert_eq!(story.mountpoint_pods().await.len(), 1);
-    for pod in ["workload", "new"] {
-        story.here.delete(pod).await;
+    leave(story, &["workload", "new"]).await;
+}
+
+/// A new workload is served, and the first one still is.
+async fn joins(story: &Story, name: &str) {
+    story.says_again("workload", "beat").await;
+    story.here.run(name, story.workload(BEAT)).await;
+    story.says(name, "beat").await;
+    story.says_again("workload", "beat").await;
+}
+
+/// None of them was ever disturbed, and they leave nothing.
+async fn leave(story: Story, workloads: &[&str]) {
+    for workload in workloads {
+        story.says_again(workload, "beat").await;
+        assert!(!story.log(workload).await.contains("FAILED"), "{workload}");
+        assert_eq!(story.container(workload).await.restart_count, 0, "{workload}");
+    }
+    for workload in workloads {
+        story.here.delete(workload).await;
     }
     story.leaves_nothing().await;
 }
@@ -91,11 +106,55 @@ async fn kubelet_and_containerd() {
     goes_on(story).await;
 }
 
+/// The driver is for all stories: a failure in the midst of an upgrade must not leave them the other version.
+struct Upgraded<'a>(&'a Cluster);
+
+impl<'a> Upgraded<'a> {
+    fn to_next(cluster: &'a Cluster) -> Self {
+        for archive in next::archives(cluster.cache()) {
+            cluster.import_image(&archive).unwrap();
+        }
+        let upgraded = Self(cluster);
+        let tag = next::TAG;
+        driver::install(cluster, &[&format!("image.tag={tag},mountpointPod.image.tag={tag}")]).unwrap();
+        upgraded
+    }
+}
+
+impl Drop for Upgraded<'_> {
+    fn drop(&mut self) {
+        let back = driver::install(self.0, &[]);
+        if !std::thread::panicking() {
+            back.unwrap();
+        }
+    }
+}
+
+/// By version of the driver that made them.
+async fn versions(story: &Story) -> Vec<String> {
+    let mut versions = Vec::new();
+    for pod in story.mountpoint_pods().await {
+        let pod = story.mountpoint_pods_api().get(&pod).await.unwrap();
+        versions.push(pod.labels()[label::DRIVER_VERSION].clone());
+    }
+    versions.sort();
+    versions
+}
+
+/// Another version of every program, and back: what a Mountpoint Pod of either version serves, it goes on serving.
 #[tokio::test]
-async fn an_upgrade_of_the_whole_driver() {
+async fn an_upgrade_of_the_whole_driver_and_back() {
     let story = begin("upgrade").await;
-    driver::install(&story.here.cluster, &["node.logLevel=debug,controller.logLevel=debug"]).unwrap();
-    goes_on(story).await;
+    let ours = versions(&story).await;
+    assert_ne!(ours, [next::VERSION]);
+    let upgraded = Upgraded::to_next(&story.here.cluster);
+    joins(&story, "newer").await;
+    let both = [ours.as_slice(), &[next::VERSION.to_owned()]].concat();
+    assert_eq!(versions(&story).await, both, "a new workload gets a Mountpoint Pod of the new version");
+    drop(upgraded);
+    joins(&story, "older").await;
+    assert_eq!(versions(&story).await, both, "and after the way back it shares the old one");
+    leave(story, &["workload", "newer", "older"]).await;
 }
 
 /// Pods end while the driver is away from their node; when it is back, it finishes what was left to it.

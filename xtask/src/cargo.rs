@@ -79,6 +79,17 @@ pub fn shipped_from(cache: &Cache, checkout: &Path, target: &Path) -> Result<Pat
     Ok(target.join("release"))
 }
 
+/// Controller, node and mounter of another version from a copy of the checkout, with the dependencies of the tests.
+pub fn unoptimised_from(cache: &Cache, checkout: &Path) -> Result<PathBuf> {
+    let mut command = cargo(cache);
+    // Not `--locked`: our own version in the lock file is another one.
+    command.args(["build", "--offline"]).current_dir(checkout);
+    let programs = SHIPPED.iter().filter(|(package, _)| *package != "mountpoint");
+    command.args(programs.flat_map(|(_, program)| ["--bin", program]));
+    build("compiling another version", tested_set(&mut command))?;
+    Ok(cache.target().join("debug"))
+}
+
 /// The program of the benchmarks; returns its folder.
 pub fn benchmark(cache: &Cache) -> Result<PathBuf> {
     let mut command = cargo(cache);

@@ -6,6 +6,7 @@ pub mod cache;
 pub mod cargo;
 pub mod cluster;
 pub mod command;
+pub mod copy;
 pub mod debian;
 pub mod demo;
 pub mod driver;

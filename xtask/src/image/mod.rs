@@ -2,6 +2,7 @@
 
 mod archive;
 mod contents;
+pub mod next;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

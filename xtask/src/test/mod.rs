@@ -16,6 +16,7 @@ use crate::cluster::{Cluster, Plan, Profile};
 use crate::command::run as run_command;
 use crate::debian;
 use crate::ground;
+use crate::image;
 use crate::programs::{Kubernetes, Purpose};
 use crate::progress::step;
 use suite::{Count, Place, or_failed, suite};
@@ -96,6 +97,9 @@ fn compile(cache: &Cache, wanted: &Wanted) -> Result<Built> {
         let more = cargo::mountpoint_tests(cache)?;
         built.tests.extend(more.tests);
         built.warnings += more.warnings;
+    }
+    if wanted.includes(Suite::Cluster) {
+        image::next::build(cache)?;
     }
     Ok(built)
 }

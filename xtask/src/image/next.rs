@@ -1,0 +1,48 @@
+//! The driver as another version: what the tests upgrade to, and back from.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use super::{archive_path, image};
+use crate::cache::{Cache, checkout};
+use crate::cargo;
+use crate::copy::mirror;
+use crate::progress::step;
+
+/// No release will ever be it.
+pub const VERSION: &str = "99.0.0";
+pub const TAG: &str = "next";
+/// The images that have a version of ours in them.
+const NAMES: &[&str] = &["driver", "mounter"];
+
+/// Compiles a copy of the checkout in which only the version differs. The mount process stays as it is: to compile it again
+/// would take minutes, and it has no say in an upgrade.
+pub fn build(cache: &Cache) -> Result<()> {
+    let copy = cache.root().join("next");
+    mirror(checkout(), &copy)?;
+    let manifest = copy.join("Cargo.toml");
+    let present = format!("version = \"{}\"", env!("CARGO_PKG_VERSION"));
+    let text = fs::read_to_string(&manifest)?;
+    ensure!(text.matches(&present).count() == 1, "{}: `{present}` is there once", manifest.display());
+    fs::write(&manifest, text.replace(&present, &format!("version = \"{VERSION}\"")))?;
+    let (programs, release) = (cargo::unoptimised_from(cache, &copy)?, cache.target().join("release"));
+    let find = |program: &str| match program {
+        "s3-csi-mountpoint" => release.join(program),
+        _ => programs.join(program),
+    };
+    step("images of another version", || {
+        let write = |name: &&str| image(name, TAG, &find)?.write(&archive(cache, name));
+        NAMES.iter().try_for_each(|name| write(name).map(drop))
+    })
+}
+
+/// What the node imports for an upgrade.
+pub fn archives(cache: &Cache) -> Vec<PathBuf> {
+    NAMES.iter().map(|name| archive(cache, name)).collect()
+}
+
+fn archive(cache: &Cache, name: &str) -> PathBuf {
+    archive_path(&cache.images(), &format!("{name}-{TAG}"))
+}

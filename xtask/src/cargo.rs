@@ -48,6 +48,12 @@ pub struct Built {
 pub fn cargo(cache: &Cache) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(checkout()).env("CARGO_TARGET_DIR", cache.target());
+    // `cargo run` tells xtask which package it is. Build scripts of dependencies look at that, too, and would be run again, with
+    // all that depends on them, whenever Cargo was last called without.
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
+        command.env_remove(name);
+    }
     command
 }
 

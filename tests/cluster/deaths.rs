@@ -18,15 +18,16 @@ const UNTIL_BAD: &str =
 const FOREVER: &str =
     "while true; do if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done";
 
-async fn begin(name: &'static str) -> Story {
+pub(crate) async fn begin(name: &'static str) -> Story {
     let story = Story::begin(name).await;
     story.server.put(name, "file", b"x").unwrap();
     story
 }
 
-fn kill_mount_process(bucket: &str) {
+/// Sends it to the process that serves the bucket.
+pub(crate) fn signal_mount_process(bucket: &str, signal: Signal) {
     let process = processes("s3-csi-mountpoint", Some(bucket)).pop().expect("a process serves the bucket");
-    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), Signal::KILL).unwrap();
+    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), signal).unwrap();
 }
 
 /// Waits until the container was started again and has its bucket.
@@ -40,7 +41,7 @@ async fn is_started_again_and_good(story: &Story, pod: &str) {
     .await;
 }
 
-async fn ends(story: Story, pods: &[&str]) {
+pub(crate) async fn ends(story: Story, pods: &[&str]) {
     for pod in pods {
         story.here.delete(pod).await;
     }
@@ -53,7 +54,7 @@ async fn a_killed_process_is_replaced_and_a_restarted_container_has_its_bucket()
     story.here.run("workload", story.workload(UNTIL_BAD)).await;
     story.says("workload", "good").await;
     let served_by = story.mountpoint_pods().await;
-    kill_mount_process(story.name);
+    signal_mount_process(story.name, Signal::KILL);
     is_started_again_and_good(&story, "workload").await;
     assert_eq!(story.mountpoint_pods().await, served_by, "the same pod serves it again");
     story.is_told("the process that served volume `dies-once` is gone").await;
@@ -75,7 +76,7 @@ async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
         }
         story.mountpoint_pods().await;
         let before = story.log("listening").await.matches("bad").count();
-        kill_mount_process(story.name);
+        signal_mount_process(story.name, Signal::KILL);
         story.says_more_often("listening", "bad", before).await;
         story.says_again("listening", "good").await;
     }

@@ -4,6 +4,7 @@ mod credentials;
 mod deaths;
 mod examples;
 mod journeys;
+mod layers;
 mod object_store;
 mod pods;
 mod provision;

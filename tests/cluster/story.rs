@@ -9,7 +9,7 @@ use std::time::Duration;
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{annotation, sources_on_node};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
 use s3_csi_tests::manifest;
@@ -105,10 +105,13 @@ impl Story {
         .await;
     }
 
-    /// There is none before there is a container, or while kubelet is away.
+    /// Of a pod with one container, or of `pod/container`. There is none before there is a container, or while kubelet is
+    /// away.
     pub(crate) async fn log(&self, pod: &str) -> String {
+        let (name, container) = pod.split_once('/').map_or((pod, None), |(pod, it)| (pod, Some(it)));
+        let params = LogParams { container: container.map(str::to_owned), ..LogParams::default() };
         eventually(&format!("a log of {pod}"), LIMIT, || async {
-            match self.here.pods().logs(pod, &kube::api::LogParams::default()).await {
+            match self.here.pods().logs(name, &params).await {
                 Ok(log) => Seen::Yes(log),
                 Err(error) => Seen::NotYet(error.to_string()),
             }
@@ -116,9 +119,12 @@ impl Story {
         .await
     }
 
+    /// Of a pod with one container, or of `pod/container`.
     pub(crate) async fn container(&self, pod: &str) -> ContainerStatus {
-        let pod = self.here.pods().get(pod).await.unwrap();
-        pod.status.and_then(|status| status.container_statuses?.pop()).unwrap_or_default()
+        let (name, container) = pod.split_once('/').unwrap_or((pod, "main"));
+        let status = self.here.pods().get(name).await.unwrap().status.unwrap_or_default();
+        let mut all = status.container_statuses.into_iter().flatten();
+        all.find(|status| status.name == container).unwrap_or_default()
     }
 
     /// Waits until an Event in the story's namespace says this.

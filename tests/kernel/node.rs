@@ -1,80 +1,17 @@
 //! The node's dealings with the kernel: real mounts below a folder that plays kubelet's.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use node::kernel::{self, Pulse, Pulses};
-use node::mounts::Mounts;
-use node::place::{Place, Root};
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount_bind, mount_change, mount_remount, unmount,
-};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 use rustix::process::{Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
-use s3_csi_tests::{cluster, within};
-use tempfile::TempDir;
+use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
-/// A node without a kubelet.
-struct Ground {
-    folder: TempDir,
-    root: Root,
-    /// One for all looks: it has to notice every change.
-    mounts: Mounts,
-}
-
-impl Ground {
-    fn new() -> Self {
-        Self::prepared(|_| ())
-    }
-
-    /// Whose mounts reach copies of it, as kubelet's folder has them.
-    fn shared() -> Self {
-        Self::prepared(|folder| {
-            mount_bind(folder, folder).unwrap();
-            mount_change(folder, MountPropagationFlags::SHARED).unwrap();
-        })
-    }
-
-    fn prepared(prepare: impl FnOnce(&Path)) -> Self {
-        cluster();
-        let folder = tempfile::tempdir_in("/run").unwrap();
-        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
-        prepare(folder.path());
-        let root = Root::open(folder.path()).unwrap();
-        Self { folder, root, mounts: Mounts::default() }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn place(&self, name: &str) -> Place {
-        self.root.create(&self.path(name)).unwrap()
-    }
-
-    fn depth(&self, name: &str) -> usize {
-        self.mounts.table().unwrap().at(&self.path(name)).count()
-    }
-
-    fn read(&self, name: &str) -> std::io::Result<String> {
-        let path = self.path(name);
-        within("reading", LIMIT, move || fs::read_to_string(path))
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        for name in ["target", "read-only", "source", "listening", "deaf"] {
-            while self.depth(name) > 0 {
-                kernel::detach(&self.place(name)).unwrap();
-            }
-        }
-        let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
-    }
-}
+use crate::ground::Ground;
 
 #[test]
 fn every_change_of_the_mounts_is_noticed() {

@@ -89,12 +89,14 @@ async fn drain(publisher: &Publisher, pod: &MountpointPod) {
     }
 }
 
+/// Whether any workload sees it. One that was moved to another Mountpoint Pod has it still, below.
 fn in_use(publisher: &Publisher, source: &Path) -> io::Result<bool> {
     let pods = publisher.kubelet.path().join("pods");
-    Ok(publisher.mounts.table()?.copies(source).any(|copy| copy.point.starts_with(&pods)))
+    let table = publisher.mounts.table()?;
+    Ok(table.copies(source).any(|copy| copy.point.starts_with(&pods) && table.is_on_top(copy)))
 }
 
-/// Waits until the source is bound nowhere below kubelet's pods, or until it is time to look whether it matters still.
+/// Waits until the source is seen nowhere below kubelet's pods, or until it is time to look whether it matters still.
 async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
     let until = Instant::now() + LOOK_AGAIN;
     loop {

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 
 use mounter::channel::open_fuse;
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, mount_remount, unmount};
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+};
 
-use crate::mount_table::DEVICE;
+use crate::mount_table::{DEVICE, Mount};
 use crate::mounts::Mounts;
 use crate::place::Place;
 
@@ -57,18 +59,30 @@ pub fn mount_source(place: &Place, read_only: bool) -> io::Result<OwnedFd> {
     Ok(device.into())
 }
 
-/// The same file system at another place.
+/// The same file system at another place, upon whatever is mounted there.
 pub fn bind(source: &Place, target: &Place, read_only: bool) -> io::Result<()> {
-    mount_bind(source.path(), target.path())?;
-    if read_only {
-        // A bind takes its flags from the source; only a second call can change them.
-        let flags = COMMON | MountFlags::BIND | MountFlags::RDONLY;
-        if let Err(error) = mount_remount(target.path(), flags, c"") {
-            let _ = detach(target);
-            return Err(error.into());
-        }
+    // All binds of a shared mount are one group, and what is mounted upon one of them appears upon all: a mount that heals
+    // one workload would cover its neighbour's as well, which may be read-only.
+    mount_change(source.path(), MountPropagationFlags::PRIVATE)?;
+    if !read_only {
+        return Ok(mount_bind(source.path(), target.path())?);
     }
-    Ok(())
+    // A bind has the flags of what is bound, and only a second call can change them: running containers would get the
+    // first. So a copy is made read-only upon the source, where nobody gets it, and bound from there.
+    mount_bind(source.path(), source.path())?;
+    let flags = COMMON | MountFlags::BIND | MountFlags::RDONLY;
+    let bound =
+        mount_remount(source.path(), flags, c"").and_then(|()| mount_bind(source.path(), target.path()));
+    detach(source)?;
+    Ok(bound?)
+}
+
+/// Covers the bare folder of a target: whoever is led there while no bucket is mounted, as root too, is refused instead of
+/// writing onto the node's disk. Unlike a flag of the folder, it ends with an unmount, and needs nothing of the disk's
+/// file system.
+pub fn seal(target: &Place) -> io::Result<()> {
+    let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    Ok(mount(DEVICE, target.path(), "tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?)
 }
 
 /// Takes away what is on top. Nothing there is as good.
@@ -83,8 +97,22 @@ pub fn detach(place: &Place) -> io::Result<()> {
 
 /// Takes away whatever is mounted there, one upon the other; says whether anything was. Whoever still uses it keeps it.
 pub fn clear(mounts: &Mounts, place: &Place, path: &Path) -> io::Result<bool> {
+    clear_while(mounts, place, path, |_| true)
+}
+
+/// The same for buckets only: the folder stays sealed.
+pub fn clear_buckets(mounts: &Mounts, place: &Place, path: &Path) -> io::Result<bool> {
+    clear_while(mounts, place, path, |top| top.bucket)
+}
+
+fn clear_while(
+    mounts: &Mounts,
+    place: &Place,
+    path: &Path,
+    wanted: impl Fn(&Mount) -> bool,
+) -> io::Result<bool> {
     for taken in 0..DEEPEST {
-        if mounts.table()?.at(path).next().is_none() {
+        if !mounts.table()?.top(path).is_some_and(&wanted) {
             return Ok(taken > 0);
         }
         if let Err(error) = unmount_top(place) {

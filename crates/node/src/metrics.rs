@@ -99,7 +99,8 @@ struct Sources {
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let table = self.mounts.table().unwrap_or_default();
-        let buckets = || table.0.iter().filter(|mount| mount.bucket);
+        // What lies below has died or was replaced.
+        let buckets = || table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount));
         let sources = buckets().filter(|mount| mount.point.starts_with(&self.folder)).count();
         for (name, help, count) in [
             ("mounted_buckets", "Buckets that are mounted on this node", sources),

@@ -39,6 +39,11 @@ impl MountTable {
         self.0.iter().rfind(|mount| mount.point == point)
     }
 
+    /// Whether nothing is mounted upon this one of the table's.
+    pub fn is_on_top(&self, mount: &Mount) -> bool {
+        self.top(&mount.point).is_some_and(|top| std::ptr::eq(top, mount))
+    }
+
     /// Other places where the file system of the mount on top of `point` is mounted.
     pub fn copies<'a>(&'a self, point: &'a Path) -> impl Iterator<Item = &'a Mount> {
         let device = self.top(point).map(|mount| mount.device);
@@ -127,6 +132,9 @@ mod tests {
         assert!(copies[0].read_only);
         assert!(!table.at(Path::new("/other")).next().unwrap().bucket);
         assert_eq!(table.copies(Path::new("/nothing")).count(), 0);
+        assert!(table.is_on_top(copies[0]));
+        let covered = MountTable(vec![copies[0].clone(); 2]);
+        assert!(!covered.is_on_top(&covered.0[0]) && covered.is_on_top(&covered.0[1]));
     }
 
     #[test]

@@ -178,34 +178,36 @@ impl Publisher {
             },
         };
         let read_only = publish.read_only || publish.source_read_only;
-        let targets: Vec<_> = table.at(&publish.target).map(|mount| mount.device).collect();
-        let target_dead = match targets.as_slice() {
-            [] => false,
-            [lowest, ..] if source_device == Some(*lowest) => !alive,
-            [_] => matches!(self.pulses.feel(&publish.target).await, Pulse::Dead(_)),
-            // Only a dead one is ever covered, and none comes to life again.
-            _ => true,
+        let lost = match table.top(&publish.target).filter(|top| top.bucket) {
+            None => false,
+            Some(top) if source_device == Some(top.device) => !alive,
+            Some(_) => matches!(self.pulses.feel(&publish.target).await, Pulse::Dead(_)),
         };
-        // What covers a dead one may be alive.
-        let lost = if targets.last() == source_device.as_ref() { !alive } else { target_dead };
-        if lost && !targets.is_empty() {
+        if lost {
             self.teller.lost(publish);
         }
-        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive, target_dead };
+        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive };
         let steps = plan(&table, wanted);
         for step in &steps {
             let (volume_id, pod_uid, mountpoint_pod) = (&publish.volume_id, &publish.pod_uid, &pod.name);
             tracing::debug!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
             match step {
-                Step::UnmountTarget => {
-                    kernel::detach(&target_place).map_err(kernel_error("unmount", &publish.target))?;
-                }
                 Step::UnmountSource => {
                     kernel::detach(&source_place).map_err(kernel_error("unmount", &source))?;
                 }
                 Step::Serve => self.serve(publish, pod, &source_place, &source, authentication).await?,
-                Step::Bind => kernel::bind(&source_place, &target_place, read_only)
-                    .map_err(kernel_error("bind", &publish.target))?,
+                Step::Seal => kernel::seal(&target_place).map_err(kernel_error("seal", &publish.target))?,
+                Step::UnmountTarget => {
+                    kernel::detach(&target_place).map_err(kernel_error("unmount", &publish.target))?;
+                }
+                Step::Bind => {
+                    let bound = kernel::bind(&source_place, &target_place, read_only);
+                    if bound.is_err() && steps.contains(&Step::Seal) {
+                        // kubelet removes the folder of a failed mount, and would not ask for an unmount first.
+                        let _ = kernel::detach(&target_place);
+                    }
+                    bound.map_err(kernel_error("bind", &publish.target))?;
+                }
             }
         }
         Ok(!steps.is_empty())

@@ -11,8 +11,8 @@ use crate::publish::Publisher;
 use crate::target::Target;
 
 /// Whom a mount that was made anew reaches.
-pub(crate) const REACHES: &str = "a container that has been running since before sees it at once if it may write to the volume and \
-    mounts it with mountPropagation: HostToContainer, else after a restart";
+pub(crate) const REACHES: &str = "a container that has been running since before sees it at once if it mounts the volume with \
+    mountPropagation: HostToContainer, else after a restart";
 
 impl Publisher {
     /// Takes everything away from the target, and then its folder: dead or alive, one or several upon each other, there or

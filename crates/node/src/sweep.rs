@@ -37,7 +37,9 @@ async fn sweep(publisher: &Publisher) {
         }
         publisher.forget(&target);
         tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
-        let outcome = publisher.kubelet.place(&target).and_then(|place| kernel::detach(&place));
+        // The folder stays sealed: if the attachment is missing by mistake, a container that starts again finds no way in.
+        let place = publisher.kubelet.place(&target);
+        let outcome = place.and_then(|place| kernel::clear_buckets(&publisher.mounts, &place, &target));
         if let Err(error) = outcome {
             tracing::warn!(%error, target = %target.display(), "cannot unmount");
         }
@@ -68,7 +70,7 @@ async fn abandoned(publisher: &Publisher) -> Vec<Target> {
     let Ok(table) = publisher.mounts.table() else { return Vec::new() };
     let sources = sources_on_node(publisher.kubelet.path());
     let mut abandoned = Vec::new();
-    for mount in table.0.iter().filter(|mount| mount.bucket) {
+    for mount in table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount)) {
         let Some(target) = Target::of_mount(&mount.point, publisher.kubelet.path()) else { continue };
         if publisher.known.is_attached(&target.pod_uid) {
             continue;

@@ -1,0 +1,195 @@
+//! Containers that mount with `HostToContainer` keep their bucket whatever dies, whenever they started, and whoever serves
+//! it.
+
+use std::fs;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use kube::api::{DeleteParams, EvictParams};
+use rustix::process::Signal;
+use s3_csi_tests::processes::processes;
+use s3_csi_tests::{Seen, eventually};
+use serde_json::{Value, json};
+
+use crate::deaths::{begin, ends, signal_mount_process};
+use crate::story::{LIMIT, Story};
+
+/// Says what it sees, and starts again when a file of its name in a folder of the pod wants it to.
+const UNTIL_ASKED: &str = "while [ ! -e /pod/$NAME ]; do \
+    if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done; rm /pod/$NAME; exit 1";
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// The mount process dies.
+    Kill,
+    /// The container of this name starts again.
+    Restart(&'static str),
+    /// A second pod starts.
+    Join,
+}
+
+/// A pod with two containers that listen to the node.
+fn two_containers(story: &Story) -> Value {
+    let mut pod = story.workload(UNTIL_ASKED);
+    let mut one = pod["containers"][0].clone();
+    one["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+    let folder = json!({"name": "pod", "mountPath": "/pod"});
+    one["volumeMounts"].as_array_mut().unwrap().push(folder);
+    let named = |name: &str| {
+        let mut container = one.clone();
+        container["name"] = json!(name);
+        container["env"] = json!([{"name": "NAME", "value": name}]);
+        container
+    };
+    pod["containers"] = json!([named("one"), named("other")]);
+    pod["volumes"].as_array_mut().unwrap().push(json!({"name": "pod", "emptyDir": {}}));
+    pod
+}
+
+async fn restart(story: &Story, pod: &Pod, container: &str) {
+    let name = format!("{}/{container}", pod.name_any());
+    let before = story.container(&name).await.restart_count;
+    let folder = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/pod", pod.uid().unwrap());
+    fs::write(format!("{folder}/{container}"), "").unwrap();
+    eventually(&format!("{name} is started again"), LIMIT, || async {
+        let now = story.container(&name).await;
+        let runs = now.state.as_ref().is_some_and(|state| state.running.is_some());
+        let again = runs && now.restart_count > before;
+        Seen::some(again.then_some(()), serde_json::to_string(&now).unwrap())
+    })
+    .await;
+}
+
+/// After each event, every container of every pod has its bucket, without being started again for it.
+async fn plays(name: &'static str, events: &[Event]) {
+    let story = begin(name).await;
+    let mut pods = vec![story.here.run("first", two_containers(&story)).await];
+    let containers = |pods: &[Pod]| -> Vec<String> {
+        let both = |pod: &Pod| ["one", "other"].map(|name| format!("{}/{name}", pod.name_any()));
+        pods.iter().flat_map(both).collect()
+    };
+    for container in containers(&pods) {
+        story.says(&container, "good").await;
+    }
+    let mut restarts = 0;
+    for event in events {
+        match event {
+            Event::Kill => {
+                let mut before = Vec::new();
+                for container in containers(&pods) {
+                    before.push((story.log(&container).await.matches("bad").count(), container));
+                }
+                signal_mount_process(story.name, Signal::KILL);
+                for (bad, container) in before {
+                    story.says_more_often(&container, "bad", bad).await;
+                }
+            }
+            Event::Restart(container) => {
+                restart(&story, &pods[0], container).await;
+                restarts += 1;
+            }
+            Event::Join => pods.push(story.here.run("second", two_containers(&story)).await),
+        }
+        for container in containers(&pods) {
+            story.says(&container, "good").await;
+            story.says_again(&container, "good").await;
+        }
+        story.mountpoint_pods().await;
+    }
+    let mut counted = 0;
+    for container in containers(&pods) {
+        counted += story.container(&container).await.restart_count;
+    }
+    assert_eq!(counted, restarts, "nothing else was started again");
+    let pods: Vec<String> = pods.iter().map(Pod::name_any).collect();
+    ends(story, &pods.iter().map(String::as_str).collect::<Vec<_>>()).await;
+}
+
+#[tokio::test]
+async fn a_container_that_started_on_a_recovered_mount_recovers_again() {
+    plays("layers-restart", &[Event::Kill, Event::Restart("one"), Event::Kill, Event::Kill]).await;
+}
+
+#[tokio::test]
+async fn a_container_that_started_after_several_deaths_recovers_again() {
+    plays("layers-late", &[Event::Kill, Event::Kill, Event::Restart("one"), Event::Kill]).await;
+}
+
+#[tokio::test]
+async fn containers_that_started_on_different_mounts_all_recover() {
+    let events =
+        [Event::Kill, Event::Restart("one"), Event::Kill, Event::Join, Event::Restart("other"), Event::Kill];
+    plays("layers-mixed", &events).await;
+}
+
+/// Says how its file is read, and whether it may write.
+const READS_AND_TRIES: &str = "while true; do \
+    if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; \
+    if echo x > /data/$NAME 2>/tmp/why; then echo written; rm /data/$NAME; else cat /tmp/why; fi; sleep 0.3; done";
+
+#[tokio::test]
+async fn a_read_only_workload_recovers_and_stays_read_only_beside_one_that_writes() {
+    let story = begin("layers-read-only").await;
+    let with_name = |name: &str| {
+        let mut pod = story.workload(READS_AND_TRIES);
+        pod["containers"][0]["env"] = json!([{"name": "NAME", "value": name}]);
+        pod["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+        pod
+    };
+    let mut reader = with_name("reader");
+    reader["volumes"][0]["persistentVolumeClaim"]["readOnly"] = json!(true);
+    story.here.run("reader", reader).await;
+    story.says("reader", "good").await;
+    story.here.run("writer", with_name("writer")).await;
+    story.says("writer", "written").await;
+    for _ in 0..2 {
+        story.mountpoint_pods().await;
+        let before = story.log("reader").await.matches("bad").count();
+        signal_mount_process(story.name, Signal::KILL);
+        story.says_more_often("reader", "bad", before).await;
+        story.says_again("writer", "written").await;
+        story.says_again("reader", "good").await;
+        story.says_again("reader", "Read-only file system").await;
+    }
+    assert!(!story.log("reader").await.contains("written"));
+    for pod in ["reader", "writer"] {
+        assert_eq!(story.container(pod).await.restart_count, 0);
+    }
+    ends(story, &["reader", "writer"]).await;
+}
+
+/// The old pod serves on until its workloads have moved; a container that listens moves without an error.
+#[tokio::test]
+async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
+    let story = begin("layers-evicted").await;
+    let pod = story.here.run("first", two_containers(&story)).await;
+    story.says("first/one", "good").await;
+    let before = story.mountpoint_pods().await;
+    story.mountpoint_pods_api().evict(&before[0], &EvictParams::default()).await.unwrap();
+    let target = format!(
+        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~csi/{}/mount",
+        pod.uid().unwrap(),
+        story.name
+    );
+    eventually("the target has moved", LIMIT, || async {
+        story.mountpoint_pods().await;
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let layers: Vec<&str> = mounts.lines().filter(|line| line.contains(&target)).collect();
+        // The folder's seal, the old one, and the new one.
+        Seen::some((layers.len() == 3).then_some(()), layers.join("\n"))
+    })
+    .await;
+    assert!(!story.log("first/one").await.contains("bad"), "nobody noticed");
+    story.mountpoint_pods_api().delete(&before[0], &DeleteParams::default().grace_period(0)).await.unwrap();
+    eventually("what served it before is gone", LIMIT, || async {
+        let processes = processes("s3-csi-mountpoint", Some(story.name));
+        Seen::some((processes.len() == 1).then_some(()), format!("{processes:?}"))
+    })
+    .await;
+    for container in ["first/one", "first/other"] {
+        story.says_again(container, "good").await;
+        story.says_again(container, "good").await;
+        assert!(!story.log(container).await.contains("bad"));
+    }
+    ends(story, &["first"]).await;
+}

@@ -4,14 +4,18 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use contract::names::comm_on_node;
+use kube::ResourceExt as _;
 use node::kernel;
 use node::place::{Place, Root};
 use s3_csi_tests::account::API_SERVER;
+use s3_csi_tests::controller::shared;
 use s3_csi_tests::csi::publish_request;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::{Seen, Stage, eventually, within};
+use tonic::Code;
 use xtask::s3::ALICE;
 
 const LIMIT: Duration = Duration::from_mins(1);
@@ -95,6 +99,54 @@ async fn an_unpublish_needs_nobody() {
     let silent = kernel::mount_source(&place(&kubelet, &kubelet.target("silent", "pv")), false).unwrap();
     unpublish("silent").await;
     drop(silent);
+}
+
+/// The API server is away when the node's program starts: it unmounts at once, takes nothing for abandoned that it does not
+/// know, and mounts when it is back.
+#[tokio::test]
+async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
+    bucket(ALICE, "node-outage").put("node-outage", "file", b"served").unwrap();
+    let (stage, kubelet) = (Stage::set("node-outage").await, Kubelet::default());
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[("bucketName", "node-outage")], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.schedule_mountpoint(&pod.name_any()).await;
+    let volume = stage.volume_name("data");
+    let target = kubelet.target(&workload.uid().unwrap(), &volume);
+    let request = publish_request(&volume, "node-outage", &target);
+    // Of a workload that is attached, which only the API server knows; and of one that is leaving.
+    drop(kernel::mount_source(&place(&kubelet, &target), false).unwrap());
+    let leaving = kubelet.target("leaving", "pv");
+    drop(kernel::mount_source(&place(&kubelet, &leaving), false).unwrap());
+
+    let relay = Relay::to(Some(API_SERVER));
+    relay.cut();
+    let server = relay.url().replace("http://", "");
+    let node = NodeProgram::start_on(&server, &stage.here.client, &stage.node, &kubelet, &[]).await;
+    node.csi.unpublish("handle", &leaving).await.unwrap();
+    assert_eq!(Kubelet::mounts(&leaving), 0);
+    let waits = node.csi.publish(request.clone()).await.unwrap_err();
+    assert_eq!(waits.code(), Code::Unavailable);
+    assert!(waits.message().contains("waiting for the API server"), "{waits}");
+    assert!(node.metrics().contains("s3_csi_node_sweeps_total 0"), "it knows of nothing yet");
+
+    relay.mend();
+    let _pod = MountpointPod::start_at(&comm_on_node(kubelet.path(), &pod.uid().unwrap()));
+    eventually("it is published", LIMIT, || async {
+        match node.csi.publish(request.clone()).await {
+            Ok(()) => Seen::Yes(()),
+            Err(error) => Seen::NotYet(error.to_string()),
+        }
+    })
+    .await;
+    assert_eq!(read(&target.join("file")).unwrap(), "served");
+    eventually("what is left is searched for", LIMIT, || async {
+        let swept = node.metrics().contains("s3_csi_node_sweeps_total 1");
+        Seen::some(swept.then_some(()), node.log())
+    })
+    .await;
+    assert_eq!(Kubelet::mounts(&target), 2, "upon the dead one, which was not taken for abandoned");
 }
 
 /// A link that a pod made inside its volume's folder must not lead the driver out of kubelet's.

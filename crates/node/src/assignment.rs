@@ -18,6 +18,8 @@ impl Publisher {
         publish: &Publish,
         until: Instant,
     ) -> Result<MountpointPod, PublishError> {
+        let complete = tokio::time::timeout_at(until.into(), self.known.complete()).await;
+        complete.map_err(|_| PublishError::NoApiServer)?;
         let mut changes = self.known.changes();
         loop {
             changes.borrow_and_update();

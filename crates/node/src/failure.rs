@@ -18,6 +18,11 @@ pub enum PublishError {
     #[error("another call is working on this target; try again")]
     Busy,
     #[error(
+        "waiting for the API server: it has not listed this node's attachments and Mountpoint Pods since the node \
+         service started; see the logs of the node service"
+    )]
+    NoApiServer,
+    #[error(
         "no attachment names this workload yet (volume `{volume}`, pod {pod_uid}): is the controller running? \
          kubectl get s3pa; kubectl get pods -A -lapp=s3-csi-controller"
     )]
@@ -61,7 +66,8 @@ impl From<PublishError> for Status {
             PublishError::WrongPod { .. } | PublishError::UsedElsewhere(_) => {
                 Self::failed_precondition(message)
             }
-            PublishError::PodTrouble { .. }
+            PublishError::NoApiServer
+            | PublishError::PodTrouble { .. }
             | PublishError::HandOver { .. }
             | PublishError::Waiting(_)
             | PublishError::Silent(_) => Self::unavailable(message),

@@ -11,7 +11,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
 
 /// An API server that does not answer must not keep a publish longer than it may take.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
@@ -20,15 +20,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 pub struct Known {
     node: String,
     namespace: String,
+    client: Client,
     attachments: Store<MountpointS3PodAttachment>,
     pods: Store<Pod>,
-    api: Api<Pod>,
+    version: Arc<OnceCell<String>>,
     changes: watch::Receiver<u64>,
 }
 
 impl Known {
-    /// Starts watching; what there is is known when this returns.
-    pub async fn start(client: &Client, node: &str, namespace: &str) -> Self {
+    /// Starts watching and does not wait for the API server: workloads are unmounted without it.
+    pub fn start(client: &Client, node: &str, namespace: &str) -> Self {
         let (told, changes) = watch::channel(0);
         let told = Arc::new(told);
         // Only this node's: a watch of everything on every node would be too much for the API server.
@@ -37,13 +38,23 @@ impl Known {
         let stream = watcher(Api::<MountpointS3PodAttachment>::all(client.clone()), here.clone());
         tokio::spawn(follow(stream.default_backoff().reflect(writer), Arc::clone(&told)));
         let (pods, writer) = reflector::store();
-        let api = Api::<Pod>::namespaced(client.clone(), namespace);
-        let stream = watcher(api.clone(), here);
+        let stream = watcher(Api::<Pod>::namespaced(client.clone(), namespace), here);
         tokio::spawn(follow(stream.default_backoff().reflect(writer), told));
-        // An empty cache would look like a node without workloads.
-        let _ = attachments.wait_until_ready().await;
-        let _ = pods.wait_until_ready().await;
-        Self { node: node.to_owned(), namespace: namespace.to_owned(), attachments, pods, api, changes }
+        let (node, namespace, client) = (node.to_owned(), namespace.to_owned(), client.clone());
+        Self { node, namespace, client, attachments, pods, version: Arc::default(), changes }
+    }
+
+    /// Waits until all there is is known. Before, every cache is empty, which looks like a node without workloads.
+    pub async fn complete(&self) {
+        let _ = self.attachments.wait_until_ready().await;
+        let _ = self.pods.wait_until_ready().await;
+    }
+
+    /// Of Kubernetes, asked for until it is known; nothing waits for it long.
+    pub async fn cluster_version(&self) -> String {
+        let ask = async || self.client.apiserver_version().await.map(|info| info.git_version);
+        let answer = tokio::time::timeout(ANSWER_WITHIN, self.version.get_or_try_init(ask)).await;
+        answer.ok().and_then(Result::ok).cloned().unwrap_or_else(|| "unknown".to_owned())
     }
 
     /// Wakes whoever waits for something to become true.
@@ -75,7 +86,8 @@ impl Known {
 
     /// Why a pod that has not come to this node does not: until it is scheduled, it is on no node, and not watched.
     pub async fn trouble_elsewhere(&self, name: &str) -> Option<String> {
-        let pod = tokio::time::timeout(ANSWER_WITHIN, self.api.get_opt(name)).await.ok()?.ok()??;
+        let pods = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
+        let pod = tokio::time::timeout(ANSWER_WITHIN, pods.get_opt(name)).await.ok()?.ok()??;
         MountpointPod::from(&pod).trouble
     }
 

@@ -37,7 +37,6 @@ pub struct Installation {
     /// Endpoint, region and the like.
     pub environment: BTreeMap<String, String>,
     pub mountpoint_namespace: String,
-    pub cluster_version: String,
 }
 
 pub struct Publisher {

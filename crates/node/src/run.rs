@@ -44,8 +44,6 @@ pub enum RunError {
     Kubelet { path: PathBuf, source: std::io::Error },
     #[error("cannot serve probes on {address} (--probes-address): {source}")]
     Probes { address: std::net::SocketAddr, source: std::io::Error },
-    #[error("cannot ask the API server for its version: {0}")]
-    Version(#[source] Box<kube::Error>),
     #[error("cannot listen on {path}: {source}")]
     Socket { path: PathBuf, source: std::io::Error },
     #[error("the CSI service ended: {0}")]
@@ -76,14 +74,9 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .map_err(|source| RunError::Probes { address, source })?;
     tracing::info!(%address, node = flags.node_name, version = env!("CARGO_PKG_VERSION"), "started");
 
-    let version = client.apiserver_version().await.map_err(|error| RunError::Version(Box::new(error)))?;
-    let known = tokio::select! {
-        known = Known::start(&client, &flags.node_name, &flags.mountpoint_namespace) => known,
-        () = stop.cancelled() => return Ok(()),
-    };
     let publisher = Arc::new(Publisher {
         kubelet,
-        known,
+        known: Known::start(&client, &flags.node_name, &flags.mountpoint_namespace),
         mounts,
         turns: Turns::default(),
         pulses: Pulses::default(),
@@ -91,7 +84,6 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
             environment: flags.environment(),
             mountpoint_namespace: flags.mountpoint_namespace.clone(),
-            cluster_version: version.git_version,
         },
         metrics,
         asked: Asked::default(),

@@ -36,7 +36,7 @@ impl Publisher {
         let device =
             kernel::mount_source(place, publish.source_read_only).map_err(kernel_error("mount", source))?;
         let mut arguments = publish.arguments.clone();
-        arguments.set("user-agent-prefix", Some(&self.user_agent(authentication)));
+        arguments.set("user-agent-prefix", Some(&self.user_agent(authentication).await));
         let mut environment = self.installation.environment.clone();
         environment.extend(publish.environment.clone());
         environment.extend(credentials::environment(&pod.name));
@@ -84,9 +84,9 @@ impl Publisher {
     }
 
     /// As in the reference, so that a server's logs keep telling the same.
-    fn user_agent(&self, authentication: AuthenticationSource) -> String {
+    async fn user_agent(&self, authentication: AuthenticationSource) -> String {
         let (version, credential_source) = (env!("CARGO_PKG_VERSION"), authentication.as_str());
-        let kubernetes = &self.installation.cluster_version;
+        let kubernetes = self.known.cluster_version().await;
         format!("s3-csi-driver/{version} credential-source#{credential_source} k8s/{kubernetes}")
     }
 }

@@ -17,6 +17,11 @@ const SWEEP_EVERY: Duration = Duration::from_mins(2);
 
 /// Now and then, until `stop`.
 pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
+    tokio::select! {
+        // Else everything would look abandoned.
+        () = publisher.known.complete() => {}
+        () = stop.cancelled() => return,
+    }
     let mut rounds = tokio::time::interval(SWEEP_EVERY);
     loop {
         tokio::select! {

@@ -1,9 +1,13 @@
 //! What serves a bucket dies under a running workload.
 
+use std::path::Path;
+
+use contract::names::DRIVER;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams};
 use kube::{Api, ResourceExt as _};
 use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::csi::Csi;
 use s3_csi_tests::manifest;
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
@@ -27,7 +31,11 @@ pub(crate) async fn begin(name: &'static str) -> Story {
 /// Sends it to the process that serves the bucket.
 pub(crate) fn signal_mount_process(bucket: &str, signal: Signal) {
     let process = processes("s3-csi-mountpoint", Some(bucket)).pop().expect("a process serves the bucket");
-    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), signal).unwrap();
+    kill_process(pid(process), signal).unwrap();
+}
+
+fn pid(process: u32) -> Pid {
+    i32::try_from(process).ok().and_then(Pid::from_raw).unwrap()
 }
 
 /// Waits until the container was started again and has its bucket.
@@ -87,6 +95,37 @@ async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
     story.here.run("new", story.workload(FOREVER)).await;
     story.says("new", "good").await;
     ends(story, &["listening", "deaf", "new"]).await;
+}
+
+/// It is stopped: nothing dies, and nothing is served.
+#[tokio::test]
+async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
+    let story = begin("unresponsive").await;
+    let mut listening = story.workload(FOREVER);
+    listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+    let pod = story.here.run("workload", listening).await;
+    story.says("workload", "good").await;
+    story.mountpoint_pods().await;
+    let kubelet = Path::new("/var/lib/kubelet");
+    let csi = Csi::connect(&kubelet.join("plugins").join(DRIVER).join("csi.sock")).await.unwrap();
+    let uid = pod.uid().unwrap();
+    let target = kubelet.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{}/mount", story.name));
+    let condition = async || csi.stats(story.name, &target).await.unwrap().volume_condition.unwrap();
+    assert!(!condition().await.abnormal);
+    signal_mount_process(story.name, Signal::STOP);
+    let silent = condition().await;
+    assert!(silent.abnormal && silent.message.contains("does not answer"), "{}", silent.message);
+    story.is_told("the process that serves volume `unresponsive` does not answer").await;
+    // Whoever waits is released with an error, and a process that wakes finds its descriptor dead.
+    story.says("workload", "bad").await;
+    for process in processes("s3-csi-mountpoint", Some(story.name)) {
+        let _ = kill_process(pid(process), Signal::CONT);
+    }
+    story.is_told("volume `unresponsive` is mounted again").await;
+    story.says_again("workload", "good").await;
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    assert!(!condition().await.abnormal);
+    ends(story, &["workload"]).await;
 }
 
 #[tokio::test]

@@ -118,6 +118,24 @@ async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
     assert_eq!(containers.read("deaf/file").unwrap_err().kind(), std::io::ErrorKind::NotConnected);
 }
 
+/// Whoever waits gets an error, and whoever serves finds its descriptor dead.
+#[tokio::test]
+async fn a_silent_servers_connection_is_ended() {
+    let ground = Ground::new();
+    let device = kernel::mount_source(&ground.place("source"), false).unwrap();
+    kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
+    let pulses = Pulses::default();
+    assert_eq!(pulses.feel(&ground.path("target")).await, Pulse::Silent);
+    kernel::abort(&ground.place("source")).unwrap();
+    let until = Instant::now() + LIMIT;
+    while !matches!(pulses.feel(&ground.path("target")).await, Pulse::Dead(_)) {
+        assert!(Instant::now() < until);
+    }
+    assert_eq!(ground.depth("target"), 1, "containers keep it, for the next one to cover");
+    let read = within("reading the device", LIMIT, move || rustix::io::read(&device, &mut [0; 1 << 14]));
+    assert_eq!(read.unwrap_err(), rustix::io::Errno::NODEV);
+}
+
 /// A server that takes the descriptor and never answers: whoever asks is not kept, and nobody else is kept with it.
 #[tokio::test]
 async fn a_silent_server_keeps_nobody() {

@@ -47,7 +47,7 @@ pub enum PublishError {
     HandOver { pod: String, namespace: String, source: HandOverError },
     #[error("others are being served by the Mountpoint Pod `{0}` at the moment; try again")]
     Waiting(String),
-    #[error("the server of {0} does not answer; see kubectl logs of the Mountpoint Pod of this name")]
+    #[error("mount {0} is not responding; see the logs of the Mountpoint Pod of this name")]
     Silent(PathBuf),
     #[error("the volume is for one pod at a time, and is still mounted at {0}: wait for that pod's end")]
     UsedElsewhere(PathBuf),

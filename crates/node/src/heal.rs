@@ -1,5 +1,5 @@
 //! A dead mount is mounted again without waiting for kubelet, which publishes the volumes of a running pod anew only every
-//! minute or two.
+//! minute or two; one that does not answer is made a dead one when it has had its time.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -14,9 +14,12 @@ use tokio_util::sync::CancellationToken;
 use crate::failure::PublishError;
 use crate::kernel::Pulse;
 use crate::publish::Publisher;
+use crate::silence::{Device, REPLACED_AFTER, Silences, TOLD_AFTER};
 
 /// Whatever has changed on the node, looking is not cheap with many mounts.
 const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
+/// Nothing tells of a mount process that has stopped answering.
+const LOOK_EVERY: Duration = Duration::from_secs(15);
 /// While something is dead: its Mountpoint Pod is being started again or replaced.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
 /// Longer and longer up to this: while it is tried, kubelet's own calls for the target are turned away.
@@ -57,18 +60,33 @@ impl Asked {
     }
 }
 
-/// Looks after every change of a Mountpoint Pod or an attachment, until `stop`: the death of a mount process is one.
+/// Looks after every change of a Mountpoint Pod or an attachment, as the death of a mount process is one, and now and then,
+/// until `stop`.
 pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     let mut changes = publisher.known.changes();
+    let mut silences = Silences::default();
     let mut wait: Option<Duration> = None;
     loop {
-        let dead = dead(&publisher).await;
-        publisher.metrics.dead.set(i64::try_from(dead.len()).unwrap_or(i64::MAX));
+        let Found { dead, silent } = look(&publisher).await;
+        let count = |targets: usize| i64::try_from(targets).unwrap_or(i64::MAX);
+        publisher.metrics.dead.set(count(dead.len()));
+        publisher.metrics.unresponsive.set(count(silent.values().map(|mount| mount.targets.len()).sum()));
         wait = if dead.is_empty() {
             None
         } else {
             Some(wait.map_or(TRY_AGAIN, |wait| LONGEST_WAIT.min(wait * 2)))
         };
+        let now = Instant::now();
+        silences.hear(silent.keys().copied(), now);
+        for device in silences.longer_than(TOLD_AFTER, now) {
+            for target in &silent[&device].targets {
+                publisher.tell_silence(target);
+            }
+        }
+        for device in silences.longer_than(REPLACED_AFTER, now) {
+            let (publisher, source) = (Arc::clone(&publisher), silent[&device].source.clone());
+            tokio::spawn(async move { publisher.end_silence(&source, device).await });
+        }
         for target in dead {
             let publisher = Arc::clone(&publisher);
             tokio::spawn(async move {
@@ -79,37 +97,52 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
                 }
             });
         }
-        let again = async {
-            match wait {
-                Some(wait) => tokio::time::sleep(wait).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             _ = changes.changed() => tokio::time::sleep(LOOK_AT_MOST_EVERY).await,
-            () = again => {}
+            () = tokio::time::sleep(wait.unwrap_or(LOOK_EVERY)) => {}
             () = stop.cancelled() => return,
         }
     }
 }
 
-/// Targets whose source nobody answers for any more.
-async fn dead(publisher: &Publisher) -> Vec<PathBuf> {
-    let Ok(table) = publisher.mounts.table() else { return Vec::new() };
+#[derive(Default)]
+struct Found {
+    /// Targets whose mount process is gone.
+    dead: Vec<PathBuf>,
+    silent: HashMap<Device, Served>,
+}
+
+/// What one mount process serves.
+struct Served {
+    source: PathBuf,
+    targets: Vec<PathBuf>,
+}
+
+async fn look(publisher: &Publisher) -> Found {
+    let Ok(table) = publisher.mounts.table() else { return Found::default() };
     let sources = sources_on_node(publisher.kubelet.path());
-    let mut targets = publisher.asked.targets();
-    let device_at = |target: &Path| table.top(target).map(|mount| mount.device);
     // One that is not mounted is kubelet's to publish or to forget.
-    targets.retain(|target| device_at(target).is_some());
-    // Each source is asked once, and all at the same time: one that hangs takes seconds.
-    let mut asked = HashMap::new();
-    for target in &targets {
-        let source = table.copies(target).find(|copy| copy.point.starts_with(&sources));
+    let mut mounts: HashMap<Device, Served> = HashMap::new();
+    for target in publisher.asked.targets() {
+        let Some(top) = table.top(&target) else { continue };
+        let source = table.copies(&target).find(|copy| copy.point.starts_with(&sources));
         // If there is none, it was replaced, and whoever did so was cut off before moving the target over.
-        asked.entry(device_at(target)).or_insert_with(|| source.map_or(target, |copy| &copy.point));
+        let source = source.map_or_else(|| target.clone(), |copy| copy.point.clone());
+        let mount = mounts.entry(top.device).or_insert_with(|| Served { source, targets: Vec::new() });
+        mount.targets.push(target);
     }
-    let pulses = asked.iter().map(async |(device, path)| (*device, publisher.pulses.feel(path).await));
-    let pulses: HashMap<_, _> = join_all(pulses).await.into_iter().collect();
-    let is_dead = |target: &Path| matches!(pulses.get(&device_at(target)), Some(Pulse::Dead(_)));
-    targets.into_iter().filter(|target| is_dead(target)).collect()
+    // Each is asked once, and all at the same time: one that hangs takes seconds.
+    let asked = mounts.into_iter().map(async |(device, mount)| {
+        let pulse = publisher.pulses.feel(&mount.source).await;
+        (device, mount, pulse)
+    });
+    let mut found = Found::default();
+    for (device, mount, pulse) in join_all(asked).await {
+        match pulse {
+            Pulse::Dead(_) => found.dead.extend(mount.targets),
+            Pulse::Silent => drop(found.silent.insert(device, mount)),
+            Pulse::Alive | Pulse::Nobody => {}
+        }
+    }
+    found
 }

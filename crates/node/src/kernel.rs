@@ -124,6 +124,15 @@ fn clear_while(
     Err(io::Error::other(format!("{} is still mounted after {DEEPEST} unmounts", path.display())))
 }
 
+/// Ends a connection whose server does not answer: everybody who waits for it gets an error, and a server that wakes finds
+/// its descriptor dead and ends. The kernel does so for a forced unmount before it unmounts, which may fail.
+pub fn abort(source: &Place) -> io::Result<()> {
+    match unmount(source.path(), UnmountFlags::NOFOLLOW | UnmountFlags::FORCE) {
+        Err(Errno::BUSY) => Ok(()),
+        outcome => forgiving(outcome),
+    }
+}
+
 fn forgiving(outcome: rustix::io::Result<()>) -> io::Result<()> {
     match outcome {
         // Not a mount point, or not there at all.

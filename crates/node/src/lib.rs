@@ -21,6 +21,7 @@ pub mod request;
 pub mod rpc;
 pub mod run;
 mod serve;
+pub mod silence;
 pub mod sweep;
 pub mod taint;
 pub mod target;

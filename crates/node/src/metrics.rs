@@ -25,6 +25,8 @@ pub struct Metrics {
     sweeps: Counter,
     /// Mounts of workloads that nobody served when it was last looked at.
     pub dead: Gauge,
+    /// The same of those whose mount process did not answer.
+    pub unresponsive: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -54,6 +56,7 @@ impl Metrics {
             credentials: Counter::default(),
             sweeps: Counter::default(),
             dead: Gauge::default(),
+            unresponsive: Gauge::default(),
         };
         let mut registry = Registry::with_prefix("s3_csi_node");
         registry.register("publish_seconds", "NodePublishVolume by result", metrics.publishes.clone());
@@ -64,6 +67,11 @@ impl Metrics {
             metrics.credentials.clone(),
         );
         registry.register("dead_mounts", "Mounts of workloads that nobody serves", metrics.dead.clone());
+        registry.register(
+            "unresponsive_mounts",
+            "Mounts of workloads whose mount process does not answer",
+            metrics.unresponsive.clone(),
+        );
         registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
         registry.register_collector(Box::new(Sources {
             mounts: mounts.clone(),

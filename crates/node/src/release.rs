@@ -8,6 +8,7 @@ use tonic::Status;
 
 use crate::kernel::{self, Pulse};
 use crate::publish::Publisher;
+use crate::silence::REPLACED_AFTER;
 use crate::target::Target;
 
 /// Whom a mount that was made anew reaches.
@@ -75,7 +76,13 @@ impl Publisher {
                 ),
             ),
             Pulse::Nobody => (true, "it is being unmounted".to_owned()),
-            Pulse::Silent => (true, "the process that serves the bucket does not answer".to_owned()),
+            Pulse::Silent => (
+                true,
+                format!(
+                    "the process that serves the bucket does not answer; it is replaced when it has not for {} s",
+                    REPLACED_AFTER.as_secs()
+                ),
+            ),
         };
         // A bucket has no size that could be known: nothing is claimed.
         let usage = VolumeUsage { unit: Unit::Bytes.into(), ..VolumeUsage::default() };

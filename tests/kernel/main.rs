@@ -11,3 +11,4 @@ mod layers;
 mod network;
 mod node;
 mod semantics;
+mod silence;

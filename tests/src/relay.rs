@@ -1,10 +1,12 @@
-//! Stands between a client and the S3 server: counts, listens, and cuts the line on command.
+//! Stands between a client and the S3 server: counts, listens, and on command cuts the line, says nothing any more, or
+//! speaks slowly.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
+use std::time::Duration;
 
 /// As much as is kept of what clients said.
 const KEPT: usize = 1 << 20;
@@ -17,6 +19,10 @@ struct State {
     cut: AtomicBool,
     broken: AtomicBool,
     refused: AtomicUsize,
+    silent: Mutex<bool>,
+    speaks: Condvar,
+    /// Bytes per second of each connection and direction; 0 for as fast as it goes.
+    pace: AtomicU64,
     heard: Mutex<Vec<u8>>,
     lines: Mutex<Vec<TcpStream>>,
 }
@@ -30,6 +36,9 @@ impl Relay {
             cut: AtomicBool::new(false),
             broken: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
+            silent: Mutex::default(),
+            speaks: Condvar::new(),
+            pace: AtomicU64::new(0),
             heard: Mutex::default(),
             lines: Mutex::default(),
         };
@@ -62,6 +71,21 @@ impl Relay {
 
     pub fn mend(&self) {
         self.0.cut.store(false, Ordering::Relaxed);
+    }
+
+    /// From now on it accepts and says nothing, to either side.
+    pub fn fall_silent(&self) {
+        *self.0.silent.lock().unwrap() = true;
+    }
+
+    /// Everything goes on from where it was.
+    pub fn speak(&self) {
+        *self.0.silent.lock().unwrap() = false;
+        self.0.speaks.notify_all();
+    }
+
+    pub fn slow_down(&self, bytes_per_second: u64) {
+        self.0.pace.store(bytes_per_second, Ordering::Relaxed);
     }
 
     /// From now on every request is answered with an internal error.
@@ -116,6 +140,11 @@ impl Relay {
     fn copy(&self, from: &mut TcpStream, to: &mut TcpStream, keep: bool) {
         let mut buffer = vec![0; 64 << 10];
         while let Ok(read) = from.read(&mut buffer) {
+            drop(self.0.speaks.wait_while(self.0.silent.lock().unwrap(), |silent| *silent));
+            let pace = self.0.pace.load(Ordering::Relaxed);
+            if pace > 0 {
+                thread::sleep(Duration::from_secs(read as u64) / u32::try_from(pace).unwrap());
+            }
             if read == 0 || to.write_all(&buffer[..read]).is_err() {
                 break;
             }

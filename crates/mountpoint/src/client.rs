@@ -1,5 +1,6 @@
-//! The S3 client that Mountpoint works with: the library's, with three differences. It changes its keys when their file
-//! changes, it never sends what a server might take for something else, and it does not replace what it must not.
+//! The S3 client that Mountpoint works with: the library's, with four differences. It changes its keys when their file
+//! changes, it never sends what a server might take for something else, it does not replace what it must not, and it does
+//! not wait for ever.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -20,6 +21,7 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
 use crate::credentials::{Keys, KeysError, Source, Stamp, stamp};
+use crate::silence::{Awaited, Silence};
 use crate::upload::Upload;
 
 /// Between attempts at a file that cannot be read: often enough for whoever is at it, seldom enough for every request.
@@ -64,6 +66,7 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     recipe: Recipe,
     rights: Rights,
+    silence: Arc<Silence>,
     current: RwLock<S3CrtClient>,
     /// Held by whoever looks after changed keys; others go on with the old ones meanwhile.
     seen: Mutex<Seen>,
@@ -86,8 +89,23 @@ impl Seen {
 
 impl Client {
     /// `first` is one that [`Recipe::make`] made and that has proved itself.
-    pub(crate) fn new(recipe: Recipe, first: S3CrtClient, seen: Seen, rights: Rights) -> Self {
-        Self(Arc::new(Inner { recipe, rights, current: RwLock::new(first), seen: Mutex::new(seen) }))
+    pub(crate) fn new(
+        recipe: Recipe,
+        first: S3CrtClient,
+        seen: Seen,
+        rights: Rights,
+        silence: Arc<Silence>,
+    ) -> Self {
+        let (current, seen) = (RwLock::new(first), Mutex::new(seen));
+        Self(Arc::new(Inner { recipe, rights, silence, current, seen }))
+    }
+
+    async fn answer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
+        self.0.silence.end(Awaited::Answer, request).await
+    }
+
+    async fn transfer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
+        self.0.silence.end(Awaited::Transfer, request).await
     }
 
     /// The client with the newest keys. Looking at the file costs a microsecond, which is nothing beside a request.
@@ -157,7 +175,7 @@ impl ObjectClient for Client {
     }
 
     async fn delete_object(&self, bucket: &str, key: &str) -> Answer<DeleteObjectResult, DeleteObjectError> {
-        self.get().delete_object(bucket, key).await
+        self.answer(self.get().delete_object(bucket, key)).await
     }
 
     async fn copy_object(
@@ -168,7 +186,7 @@ impl ObjectClient for Client {
         key: &str,
         params: &CopyObjectParams,
     ) -> Answer<CopyObjectResult, CopyObjectError> {
-        self.get().copy_object(source_bucket, source_key, bucket, key, params).await
+        self.transfer(self.get().copy_object(source_bucket, source_key, bucket, key, params)).await
     }
 
     async fn get_object(
@@ -177,7 +195,7 @@ impl ObjectClient for Client {
         key: &str,
         params: &GetObjectParams,
     ) -> Answer<Self::GetObjectResponse, GetObjectError> {
-        self.get().get_object(bucket, key, params).await
+        self.transfer(self.get().get_object(bucket, key, params)).await
     }
 
     async fn list_objects(
@@ -188,7 +206,7 @@ impl ObjectClient for Client {
         max_keys: usize,
         prefix: &str,
     ) -> Answer<ListObjectsResult, ListObjectsError> {
-        self.get().list_objects(bucket, continuation_token, delimiter, max_keys, prefix).await
+        self.answer(self.get().list_objects(bucket, continuation_token, delimiter, max_keys, prefix)).await
     }
 
     async fn head_object(
@@ -197,7 +215,7 @@ impl ObjectClient for Client {
         key: &str,
         params: &HeadObjectParams,
     ) -> Answer<HeadObjectResult, HeadObjectError> {
-        self.get().head_object(bucket, key, params).await
+        self.answer(self.get().head_object(bucket, key, params)).await
     }
 
     async fn put_object(
@@ -210,7 +228,8 @@ impl ObjectClient for Client {
         if !self.0.rights.overwrite {
             params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
         }
-        Ok(Upload::new(self.get().put_object(bucket, key, &params).await?, key, &params))
+        let request = self.transfer(self.get().put_object(bucket, key, &params)).await?;
+        Ok(Upload::new(request, key, &params, Arc::clone(&self.0.silence)))
     }
 
     async fn put_object_single(
@@ -220,7 +239,7 @@ impl ObjectClient for Client {
         params: &PutObjectSingleParams,
         contents: impl AsRef<[u8]> + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
-        self.get().put_object_single(bucket, key, params, contents).await
+        self.transfer(self.get().put_object_single(bucket, key, params, contents)).await
     }
 
     async fn get_object_attributes(
@@ -231,7 +250,8 @@ impl ObjectClient for Client {
         part_number_marker: Option<usize>,
         attributes: &[ObjectAttribute],
     ) -> Answer<GetObjectAttributesResult, GetObjectAttributesError> {
-        self.get().get_object_attributes(bucket, key, max_parts, part_number_marker, attributes).await
+        self.answer(self.get().get_object_attributes(bucket, key, max_parts, part_number_marker, attributes))
+            .await
     }
 
     async fn rename_object(
@@ -242,7 +262,7 @@ impl ObjectClient for Client {
         params: &RenameObjectParams,
     ) -> Answer<RenameObjectResult, RenameObjectError> {
         if self.0.rights.rename {
-            self.get().rename_object(bucket, source, destination, params).await
+            self.answer(self.get().rename_object(bucket, source, destination, params)).await
         } else {
             Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
         }

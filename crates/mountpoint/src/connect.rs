@@ -3,7 +3,7 @@
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use crate::credentials::{Source, stamp};
 use crate::diagnose::Way;
 use crate::explain::{self, Target};
 use crate::options::Options;
+use crate::silence::Silence;
 
 /// The longest that one who mounts waits for a server that does not answer; kubelet tries again by itself.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
@@ -52,6 +53,7 @@ pub(crate) fn connect(
     path: &S3Path,
     part_sizes: (usize, usize),
     pool: PagedPool,
+    silence: &Arc<Silence>,
     variable: Variable<'_>,
 ) -> Result<Connected, Refused> {
     let chosen =
@@ -62,6 +64,7 @@ pub(crate) fn connect(
     let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
     let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
+    let config = config.telemetry_callback(Arc::<Silence>::clone(silence));
     let mut redirected = false;
     let until = Instant::now() + ANSWER_WITHIN;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
@@ -87,7 +90,8 @@ pub(crate) fn connect(
                     rename: personality.supports_rename_object(),
                     overwrite: options.allow_overwrite,
                 };
-                let client = Client::new(recipe, first.clone(), Seen::new(stamp, keys), rights);
+                let seen = Seen::new(stamp, keys);
+                let client = Client::new(recipe, first.clone(), seen, rights, Arc::clone(silence));
                 return Ok(Connected { client, first, personality });
             }
             Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(

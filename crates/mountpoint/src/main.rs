@@ -1,13 +1,18 @@
 //! `s3-csi-mountpoint`: serves one bucket on a FUSE descriptor that it was started with.
 
+mod cache;
 mod client;
 mod connect;
 mod credentials;
 mod diagnose;
 mod explain;
+mod front;
 mod options;
+mod replies;
 mod serve;
+mod silence;
 mod upload;
+mod workers;
 
 use std::process::ExitCode;
 

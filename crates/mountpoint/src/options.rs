@@ -115,6 +115,9 @@ pub(crate) struct Options {
     /// Most threads that answer the kernel
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
     pub(crate) max_threads: u64,
+    /// Longest that a request waits while the server sends nothing; then the program gets EIO
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    server_timeout: u64,
     /// Memory to stay within, in MiB [default: 95% of the container's, at least 512]
     #[arg(long, value_name = "MiB", value_parser = value_parser!(u64).range(512..), help_heading = "Client")]
     pub(crate) memory_target: Option<u64>,
@@ -256,6 +259,10 @@ impl Options {
     /// Sizes of parts for downloads and uploads.
     pub(crate) fn part_sizes(&self) -> (u64, u64) {
         (self.read_part_size.unwrap_or(self.part_size), self.write_part_size.unwrap_or(self.part_size))
+    }
+
+    pub(crate) fn server_timeout(&self) -> Duration {
+        Duration::from_secs(self.server_timeout)
     }
 
     pub(crate) fn metadata_ttl(&self) -> TimeToLive {

@@ -1,16 +1,13 @@
 //! From a command line to a served bucket.
 
-use std::path::Path;
 use std::time::Duration;
 
+use fuser::{Session, SessionACL};
 use mounter::reply::{Code, Refused};
 use mountpoint_s3_client::config::AWSCRT_LOG_TARGET;
 use mountpoint_s3_fs::content_type::ContentTypeDetection;
-use mountpoint_s3_fs::data_cache::{
-    CacheLimit, DataCacheConfig, DiskDataCacheConfig, ExpressDataCacheConfig, ManagedCacheDir,
-};
 use mountpoint_s3_fs::fs::{CacheConfig, UploadChecksumAlgorithm};
-use mountpoint_s3_fs::fuse::config::{FuseOptions, FuseSessionConfig, MountPoint};
+use mountpoint_s3_fs::fuse::config::MountPoint;
 use mountpoint_s3_fs::fuse::session::FuseSession;
 use mountpoint_s3_fs::logging::{LoggingConfig, prepare_log_file_name};
 use mountpoint_s3_fs::memory::{CandidateSize, MINIMUM_MEM_LIMIT, PagedPool, effective_total_memory};
@@ -19,15 +16,17 @@ use mountpoint_s3_fs::metrics_otel::OtlpConfig;
 use mountpoint_s3_fs::s3::config::{MemoryLimitSetting, PartConfig};
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use mountpoint_s3_fs::{
-    MountpointConfig, Runtime, S3FilesystemConfig, ServerSideEncryption, Superblock, SuperblockConfig,
+    Runtime, S3Filesystem, S3FilesystemConfig, ServerSideEncryption, Superblock, SuperblockConfig,
 };
 
+use crate::cache::{self, BLOCK};
 use crate::connect::{Connected, Variable, connect};
+use crate::front::Front;
 use crate::options::{Options, UploadChecksums};
+use crate::silence::Silence;
+use crate::workers::Workers;
 
 const MIB: usize = 1024 * 1024;
-/// Unit of the cache of contents, and of the pool's smallest buffers.
-const BLOCK: usize = MIB;
 /// Buffers that nobody needs go back to the system about this often.
 const TIDY_EVERY: Duration = Duration::from_mins(1);
 
@@ -56,7 +55,7 @@ pub(crate) fn metrics_config(options: &Options) -> Option<MetricsConfig> {
 /// Everything that can be wrong is found before the descriptor is answered on.
 pub(crate) fn serve(options: &Options, variable: Variable<'_>) -> Result<FuseSession, Refused> {
     let path = options.path()?;
-    let cache_dir = cache_folder(options)?;
+    let cache_folder = cache::folder(options)?;
     let memory = memory_limit(options);
     let (read_part, write_part) = options.part_sizes();
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
@@ -72,38 +71,51 @@ pub(crate) fn serve(options: &Options, variable: Variable<'_>) -> Result<FuseSes
         .with_maintenance_interval(TIDY_EVERY)
         .build();
     let part_sizes = (parts.read_size_bytes, parts.write_size_bytes);
+    let silence = Silence::new(options.server_timeout()).map_err(cannot_serve)?;
     let Connected { client, first, personality } =
-        connect(options, &path, part_sizes, pool.clone(), variable)?;
+        connect(options, &path, part_sizes, pool.clone(), &silence, variable)?;
     refuse_append(options, &path, personality)?;
 
     let filesystem = filesystem(options, personality);
-    let mount_point = MountPoint::new(&options.mount_point).map_err(bad_option)?;
-    let fuse = FuseOptions {
-        read_only: options.read_only,
-        allow_root: options.allow_root,
-        allow_other: options.allow_other,
-        ..FuseOptions::default()
+    let MountPoint::FileDescriptor(device) = MountPoint::new(&options.mount_point).map_err(bad_option)?
+    else {
+        return Err(bad_option(format!("{} is not a descriptor", options.mount_point.display())));
     };
-    let threads = size(options.max_threads);
-    let fuse = FuseSessionConfig::new(mount_point, fuse, threads).map_err(bad_option)?;
     let superblock = SuperblockConfig {
         cache_config: filesystem.cache_config.clone(),
         s3_personality: filesystem.s3_personality,
     };
     let runtime = Runtime::new(first.event_loop_group());
-    let caches = data_caches(options, &path, cache_dir.as_ref());
+    let caches = cache::Caches::new(options, &path, cache_folder.as_ref());
+    let prefetcher = caches.prefetcher(&client, &runtime, pool.clone()).map_err(cannot_serve)?;
     let superblock = Superblock::new(client.clone(), path, superblock);
-    let mut session = MountpointConfig::new(fuse, filesystem, caches)
-        .and_then(|config| config.create_fuse_session(superblock, client, runtime, pool))
-        .map_err(|error| Refused::new(Code::Failed, format!("cannot serve: {error:#}")))?;
-    if let Some(folder) = cache_dir {
+    let files = S3Filesystem::new(client, prefetcher, pool, runtime, superblock, filesystem);
+    let threads = size(options.max_threads);
+    let (workers, finish) = Workers::new(threads).map_err(cannot_serve)?;
+    let session = Session::from_fd(Front::new(files, workers, silence), device, users(options));
+    let mut session = FuseSession::from_session(session, threads, false).map_err(cannot_serve)?;
+    session.run_on_close(Box::new(|| finish.wait()));
+    if let Some(folder) = cache_folder {
         session.run_on_close(Box::new(move || drop(folder)));
     }
     Ok(session)
 }
 
+/// Whose requests are answered; what the modes allow them is the kernel's to check.
+fn users(options: &Options) -> SessionACL {
+    match options {
+        Options { allow_root: true, .. } => SessionACL::RootAndOwner,
+        Options { allow_other: true, .. } => SessionACL::All,
+        _ => SessionACL::Owner,
+    }
+}
+
 fn bad_option(error: impl std::fmt::Display) -> Refused {
     Refused::new(Code::BadOption, error.to_string())
+}
+
+fn cannot_serve(error: impl std::fmt::Display) -> Refused {
+    Refused::new(Code::Failed, format!("cannot serve: {error:#}"))
 }
 
 /// Servers of general-purpose buckets know no append: they would keep the appended bytes alone and lose the rest.
@@ -162,52 +174,8 @@ fn filesystem(options: &Options, personality: S3Personality) -> S3FilesystemConf
     }
 }
 
-fn encryption(options: &Options) -> ServerSideEncryption {
+pub(crate) fn encryption(options: &Options) -> ServerSideEncryption {
     ServerSideEncryption::new(options.sse.clone(), options.sse_kms_key_id.clone())
-}
-
-/// The cache's folder, emptied: what is in it belongs to a process that is gone.
-fn cache_folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
-    let Some(parent) = options.cache.as_deref().filter(|_| options.max_cache_size != Some(0)) else {
-        return Ok(None);
-    };
-    let unusable = |error: &dyn std::fmt::Display| {
-        let message = format!(
-            "the cache folder {} cannot be written: {error}; give the volume a cache",
-            parent.display()
-        );
-        Refused::new(Code::CacheNotWritable, message)
-    };
-    let folder = ManagedCacheDir::new_from_parent_with_cache_key(parent, None, true)
-        .map_err(|error| unusable(&error))?;
-    try_writing(folder.as_path()).map_err(|error| unusable(&error))?;
-    Ok(Some(folder))
-}
-
-fn try_writing(folder: &Path) -> std::io::Result<()> {
-    let file = folder.join("writable");
-    std::fs::write(&file, b"yes")?;
-    std::fs::remove_file(file)
-}
-
-fn data_caches(options: &Options, path: &S3Path, folder: Option<&ManagedCacheDir>) -> DataCacheConfig {
-    let limit = match options.max_cache_size {
-        Some(mib) => {
-            CacheLimit::TotalSize { max_size: usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB) }
-        }
-        None => CacheLimit::default(),
-    };
-    let disk = folder.map(|folder| DiskDataCacheConfig {
-        cache_directory: folder.as_path_buf(),
-        block_size: BLOCK as u64,
-        limit,
-    });
-    let express = options.cache_xz.as_ref().map(|bucket| {
-        ExpressDataCacheConfig::new(bucket.as_str(), &path.bucket)
-            .block_size(BLOCK as u64)
-            .sse(encryption(options))
-    });
-    DataCacheConfig { disk_cache_config: disk, express_cache_config: express }
 }
 
 /// The handle of [`metrics::install`], which counts as long as it lives.

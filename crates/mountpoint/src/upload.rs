@@ -1,5 +1,7 @@
-//! An upload whose server must say that it encrypted as it was told to. The library ends the whole process if it does not,
+//! An upload that does not wait for ever, and whose server must say that it encrypted as it was asked to. The library ends the whole process if it does not,
 //! and with it everybody else's files; here only the writer fails.
+
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
@@ -7,6 +9,7 @@ use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview
 use mountpoint_s3_client::{ObjectClient, PutObjectRequest, S3CrtClient, S3RequestError};
 
 use crate::client::Answer;
+use crate::silence::{Awaited, Silence};
 
 type Inner = <S3CrtClient as ObjectClient>::PutObjectRequest;
 
@@ -15,6 +18,7 @@ pub(crate) struct Upload {
     request: Inner,
     key: String,
     asked: Encryption,
+    silence: Arc<Silence>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -24,10 +28,10 @@ struct Encryption {
 }
 
 impl Upload {
-    pub(crate) fn new(request: Inner, key: &str, params: &PutObjectParams) -> Self {
+    pub(crate) fn new(request: Inner, key: &str, params: &PutObjectParams, silence: Arc<Silence>) -> Self {
         let asked =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { request, key: key.to_owned(), asked }
+        Self { request, key: key.to_owned(), asked, silence }
     }
 }
 
@@ -53,18 +57,20 @@ impl PutObjectRequest for Upload {
     type ClientError = S3RequestError;
 
     async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
-        self.request.write(slice).await
+        self.silence.end(Awaited::Transfer, self.request.write(slice)).await
     }
 
     async fn complete(self) -> Answer<PutObjectResult, PutObjectError> {
-        self.asked.check(&self.key, self.request.complete().await?)
+        let result = self.silence.end(Awaited::Transfer, self.request.complete()).await?;
+        self.asked.check(&self.key, result)
     }
 
     async fn review_and_complete(
         self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
-        self.asked.check(&self.key, self.request.review_and_complete(review).await?)
+        let request = self.request.review_and_complete(review);
+        self.asked.check(&self.key, self.silence.end(Awaited::Transfer, request).await?)
     }
 }
 

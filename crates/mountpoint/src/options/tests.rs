@@ -24,6 +24,7 @@ fn defaults_are_those_of_mount_s3() {
     let options = options(&["--foreground"]);
     assert_eq!(options.part_sizes(), (8_388_608, 8_388_608));
     assert_eq!(options.max_threads, 16);
+    assert_eq!(options.server_timeout(), Duration::from_mins(2), "which it does not have");
     assert!(matches!(options.metadata_ttl(), TimeToLive::Minimal));
     assert!(!options.allow_delete && !options.allow_overwrite && !options.read_only);
     assert!(options.personality().is_none());

@@ -1,0 +1,97 @@
+//! Where contents are cached, and the downloads that use it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use futures::executor::block_on;
+use mounter::reply::{Code, Refused};
+use mountpoint_s3_fs::Runtime;
+use mountpoint_s3_fs::data_cache::{
+    CacheLimit, DataCacheError, DiskDataCache, DiskDataCacheConfig, ExpressDataCache, ExpressDataCacheConfig,
+    ManagedCacheDir, MultilevelDataCache,
+};
+use mountpoint_s3_fs::memory::PagedPool;
+use mountpoint_s3_fs::prefetch::PrefetcherBuilder;
+use mountpoint_s3_fs::s3::S3Path;
+
+use crate::client::Client;
+use crate::options::Options;
+use crate::serve::encryption;
+
+const MIB: usize = 1024 * 1024;
+/// Unit of the cache of contents, and of the pool's smallest buffers.
+pub(crate) const BLOCK: usize = MIB;
+
+/// The cache's folder, emptied: what is in it belongs to a process that is gone.
+pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
+    let Some(parent) = options.cache.as_deref().filter(|_| options.max_cache_size != Some(0)) else {
+        return Ok(None);
+    };
+    let unusable = |error: &dyn std::fmt::Display| {
+        let message = format!(
+            "the cache folder {} cannot be written: {error}; give the volume a cache",
+            parent.display()
+        );
+        Refused::new(Code::CacheNotWritable, message)
+    };
+    let folder = ManagedCacheDir::new_from_parent_with_cache_key(parent, None, true)
+        .map_err(|error| unusable(&error))?;
+    try_writing(folder.as_path()).map_err(|error| unusable(&error))?;
+    Ok(Some(folder))
+}
+
+fn try_writing(folder: &Path) -> std::io::Result<()> {
+    let file = folder.join("writable");
+    std::fs::write(&file, b"yes")?;
+    std::fs::remove_file(file)
+}
+
+pub(crate) struct Caches {
+    disk: Option<DiskDataCacheConfig>,
+    express: Option<ExpressDataCacheConfig>,
+}
+
+impl Caches {
+    pub(crate) fn new(options: &Options, path: &S3Path, folder: Option<&ManagedCacheDir>) -> Self {
+        let limit = match options.max_cache_size {
+            Some(mib) => CacheLimit::TotalSize {
+                max_size: usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB),
+            },
+            None => CacheLimit::default(),
+        };
+        let disk = folder.map(|folder| DiskDataCacheConfig {
+            cache_directory: folder.as_path_buf(),
+            block_size: BLOCK as u64,
+            limit,
+        });
+        let express = options.cache_xz.as_ref().map(|bucket| {
+            ExpressDataCacheConfig::new(bucket.as_str(), &path.bucket)
+                .block_size(BLOCK as u64)
+                .sse(encryption(options))
+        });
+        Self { disk, express }
+    }
+
+    pub(crate) fn prefetcher(
+        self,
+        client: &Client,
+        runtime: &Runtime,
+        pool: PagedPool,
+    ) -> Result<PrefetcherBuilder<Client>, DataCacheError> {
+        let disk = self.disk.map(|config| DiskDataCache::new(config, pool));
+        let express = self.express.map(|config| ExpressDataCache::new(client.clone(), config));
+        if let Some(express) = &express {
+            block_on(express.verify_cache_valid())?;
+        }
+        let client = client.clone();
+        Ok(match (disk, express) {
+            (Some(disk), Some(express)) => {
+                let both = MultilevelDataCache::new(Arc::new(disk), express, runtime.clone());
+                PrefetcherBuilder::caching_builder(both, client)
+            }
+            (Some(disk), None) => PrefetcherBuilder::caching_builder(disk, client),
+            (None, Some(express)) => PrefetcherBuilder::caching_builder(express, client),
+            (None, None) => PrefetcherBuilder::default_builder(client),
+        })
+    }
+}

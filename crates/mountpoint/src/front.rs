@@ -1,0 +1,340 @@
+//! Answers the kernel with the library's file system. A request that has to wait for the server waits as a future and
+//! occupies no thread, so that a server that never answers cannot keep `statfs`, or whatever else needs no server, from
+//! being answered.
+
+use std::ffi::OsStr;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fuser::{
+    Filesystem, KernelConfig, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
+};
+use futures::executor::block_on;
+use mountpoint_s3_fs::S3Filesystem;
+use mountpoint_s3_fs::fs::Error;
+use rustix::io::Errno;
+use time::OffsetDateTime;
+use tracing::Span;
+
+use crate::client::Client;
+use crate::replies::{Names, NamesAndAttributes, attributes, count_bytes, empty, entry, log_failure, opened};
+use crate::silence::{Awaited, Silence};
+use crate::workers::Workers;
+
+/// The library measures spans of this target, and its figures keep their names.
+macro_rules! span {
+    ($name:literal, $request:expr, $($field:tt)*) => {
+        tracing::warn_span!(
+            target: "mountpoint_s3_fs::fuse", $name, req = $request.unique(), pid = $request.pid(),
+            name = tracing::field::Empty, $($field)*
+        )
+    };
+}
+
+pub(crate) struct Front {
+    files: Arc<S3Filesystem<Client>>,
+    workers: Workers,
+    silence: Arc<Silence>,
+}
+
+impl Front {
+    pub(crate) fn new(files: S3Filesystem<Client>, workers: Workers, silence: Arc<Silence>) -> Self {
+        Self { files: Arc::new(files), workers, silence }
+    }
+
+    fn answer<T, H>(&self, span: Span, handler: H, reply: impl FnOnce(Result<T, i32>) + Send + 'static)
+    where
+        T: Send + 'static,
+        H: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        self.workers.run(span, async move { reply(handler.await.map_err(|error| log_failure(&error))) });
+    }
+
+    fn files(&self) -> Arc<S3Filesystem<Client>> {
+        Arc::clone(&self.files)
+    }
+}
+
+/// What is not here is answered by its trait, with the errors that the library itself would give.
+impl Filesystem for Front {
+    fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
+        block_on(self.files.init(config))
+    }
+
+    fn statfs(&self, request: &Request<'_>, ino: u64, reply: ReplyStatfs) {
+        let files = self.files();
+        let handler = async move { files.statfs(ino).await };
+        self.answer(span!("statfs", request, ino), handler, |result| match result {
+            Ok(of) => reply.statfs(
+                of.total_blocks,
+                of.free_blocks,
+                of.available_blocks,
+                of.total_inodes,
+                of.free_inodes,
+                of.block_size,
+                of.maximum_name_length,
+                of.fragment_size,
+            ),
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn lookup(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
+        let (files, name) = (self.files(), name.to_owned());
+        let span = span!("lookup", request, ino = parent, wanted = ?name);
+        self.answer(span, async move { files.lookup(parent, &name).await }, entry(reply));
+    }
+
+    fn forget(&self, _request: &Request<'_>, ino: u64, lookups: u64) {
+        block_on(self.files.forget(ino, lookups));
+    }
+
+    fn getattr(&self, request: &Request<'_>, ino: u64, _handle: Option<u64>, reply: ReplyAttr) {
+        let files = self.files();
+        let handler = async move { files.getattr(ino).await };
+        self.answer(span!("getattr", request, ino), handler, attributes(reply));
+    }
+
+    fn setattr(
+        &self,
+        request: &Request<'_>,
+        ino: u64,
+        _mode: Option<u32>,
+        _uid: Option<u32>,
+        _gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _handle: Option<u64>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        flags: Option<u32>,
+        reply: ReplyAttr,
+    ) {
+        let moment = |time| match time {
+            TimeOrNow::SpecificTime(time) => OffsetDateTime::from(time),
+            TimeOrNow::Now => OffsetDateTime::now_utc(),
+        };
+        let (files, atime, mtime) = (self.files(), atime.map(moment), mtime.map(moment));
+        let handler = async move { files.setattr(ino, atime, mtime, size, flags).await };
+        self.answer(span!("setattr", request, ino), handler, attributes(reply));
+    }
+
+    fn open(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
+        let (files, pid) = (self.files(), request.pid());
+        let handler = async move { files.open(ino, flags.into(), pid).await };
+        self.answer(span!("open", request, ino), handler, opened(reply));
+    }
+
+    fn read(
+        &self,
+        request: &Request<'_>,
+        ino: u64,
+        fh: u64,
+        offset: i64,
+        size: u32,
+        flags: i32,
+        lock: Option<u64>,
+        reply: ReplyData,
+    ) {
+        let (files, silence) = (self.files(), Arc::clone(&self.silence));
+        self.workers.run(span!("read", request, ino, fh, offset, size), async move {
+            let content = files.read(ino, fh, offset, size, flags, lock);
+            // A download that stops half-way is not the client's to end. Its reader can be sent away at any time: the
+            // library counts what it has taken out of the download, and a new reader goes on from there.
+            match silence.limit(Awaited::Transfer, content).await {
+                Ok(Ok(content)) => {
+                    reply.data(&content);
+                    count_bytes("read", content.len());
+                }
+                Ok(Err(error)) => reply.error(log_failure(&error)),
+                Err(silent) => {
+                    tracing::warn!("read failed: {silent}");
+                    reply.error(Errno::IO.raw_os_error());
+                }
+            }
+        });
+    }
+
+    fn write(
+        &self,
+        request: &Request<'_>,
+        ino: u64,
+        fh: u64,
+        offset: i64,
+        content: &[u8],
+        write_flags: u32,
+        flags: i32,
+        lock: Option<u64>,
+        reply: ReplyWrite,
+    ) {
+        let span = span!("write", request, ino, fh, offset, length = content.len());
+        let (files, content) = (self.files(), content.to_vec());
+        let handler = async move { files.write(ino, fh, offset, &content, write_flags, flags, lock).await };
+        self.answer(span, handler, |result| match result {
+            Ok(bytes) => {
+                reply.written(bytes);
+                count_bytes("write", bytes as usize);
+            }
+            Err(errno) => reply.error(errno),
+        });
+    }
+
+    fn fsync(&self, request: &Request<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        let files = self.files();
+        let handler = async move { files.fsync(ino, fh, datasync).await };
+        self.answer(span!("fsync", request, ino, fh), handler, empty(reply));
+    }
+
+    fn flush(&self, request: &Request<'_>, ino: u64, fh: u64, lock: u64, reply: ReplyEmpty) {
+        let (files, pid) = (self.files(), request.pid());
+        let handler = async move { files.flush(ino, fh, lock, pid).await };
+        self.answer(span!("flush", request, ino, fh), handler, empty(reply));
+    }
+
+    fn release(
+        &self,
+        request: &Request<'_>,
+        ino: u64,
+        fh: u64,
+        flags: i32,
+        lock: Option<u64>,
+        flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let files = self.files();
+        let handler = async move { files.release(ino, fh, flags, lock, flush).await };
+        self.answer(span!("release", request, ino, fh), handler, empty(reply));
+    }
+
+    fn opendir(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
+        let files = self.files();
+        let handler = async move { files.opendir(ino, flags).await };
+        self.answer(span!("opendir", request, ino), handler, opened(reply));
+    }
+
+    fn readdir(&self, request: &Request<'_>, ino: u64, fh: u64, offset: i64, mut reply: ReplyDirectory) {
+        let files = self.files();
+        self.workers.run(span!("readdir", request, ino, fh, offset), async move {
+            match files.readdir(ino, fh, offset, Names(&mut reply)).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(log_failure(&error)),
+            }
+        });
+    }
+
+    fn readdirplus(
+        &self,
+        request: &Request<'_>,
+        ino: u64,
+        fh: u64,
+        offset: i64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let files = self.files();
+        self.workers.run(span!("readdirplus", request, ino, fh, offset), async move {
+            match files.readdirplus(ino, fh, offset, NamesAndAttributes(&mut reply)).await {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(log_failure(&error)),
+            }
+        });
+    }
+
+    fn releasedir(&self, request: &Request<'_>, ino: u64, fh: u64, flags: i32, reply: ReplyEmpty) {
+        let files = self.files();
+        let handler = async move { files.releasedir(ino, fh, flags).await };
+        self.answer(span!("releasedir", request, ino, fh), handler, empty(reply));
+    }
+
+    fn mknod(
+        &self,
+        request: &Request<'_>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
+        let (files, name) = (self.files(), name.to_owned());
+        let span = span!("mknod", request, ino = parent, wanted = ?name);
+        let handler = async move { files.mknod(parent, &name, mode, umask, device).await };
+        self.answer(span, handler, entry(reply));
+    }
+
+    fn mkdir(
+        &self,
+        request: &Request<'_>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let (files, name) = (self.files(), name.to_owned());
+        let span = span!("mkdir", request, ino = parent, wanted = ?name);
+        let handler = async move { files.mkdir(parent, &name, mode, umask).await };
+        self.answer(span, handler, entry(reply));
+    }
+
+    fn rmdir(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        let (files, name) = (self.files(), name.to_owned());
+        let span = span!("rmdir", request, ino = parent, wanted = ?name);
+        self.answer(span, async move { files.rmdir(parent, &name).await }, empty(reply));
+    }
+
+    fn unlink(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        let (files, name) = (self.files(), name.to_owned());
+        let span = span!("unlink", request, ino = parent, wanted = ?name);
+        self.answer(span, async move { files.unlink(parent, &name).await }, empty(reply));
+    }
+
+    fn rename(
+        &self,
+        request: &Request<'_>,
+        parent: u64,
+        name: &OsStr,
+        new_parent: u64,
+        new_name: &OsStr,
+        flags: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (files, name, new_name) = (self.files(), name.to_owned(), new_name.to_owned());
+        let span = span!("rename", request, ino = parent, wanted = ?name);
+        let handler = async move { files.rename(parent, &name, new_parent, &new_name, flags.into()).await };
+        self.answer(span, handler, empty(reply));
+    }
+
+    /// The kernel then makes a file with `mknod` and `open`, and does not ask again.
+    fn create(
+        &self,
+        _request: &Request<'_>,
+        _parent: u64,
+        _name: &OsStr,
+        _mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        reply.error(Errno::NOSYS.raw_os_error());
+    }
+
+    /// Asked by every program that wants to know whether it writes to a terminal.
+    fn ioctl(
+        &self,
+        _request: &Request<'_>,
+        _ino: u64,
+        _fh: u64,
+        _flags: u32,
+        _command: u32,
+        _content: &[u8],
+        _size: u32,
+        reply: ReplyIoctl,
+    ) {
+        reply.error(Errno::NOSYS.raw_os_error());
+    }
+}

@@ -1,0 +1,129 @@
+//! Does the work of requests: on the thread that has read a request for as long as there is nothing to wait for, which is
+//! most of the time, and on a pool from then on. So whatever waits occupies no thread.
+
+use std::future::Future;
+use std::io;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Context;
+use std::thread;
+
+use futures::future::BoxFuture;
+use futures::task::{ArcWake, waker_ref};
+use tracing::{Instrument as _, Span};
+
+pub(crate) struct Workers {
+    ready: Sender<Arc<Work>>,
+    /// Its copies are dropped with the work they belong to.
+    unfinished: Sender<()>,
+}
+
+struct Work {
+    /// Until it is done.
+    rest: Mutex<Option<BoxFuture<'static, ()>>>,
+    ready: Sender<Arc<Work>>,
+}
+
+/// The end of all work. An upload that the kernel completes for a writer that died has no program that waits for it.
+pub(crate) struct Finish(Receiver<()>);
+
+impl Workers {
+    pub(crate) fn new(threads: usize) -> io::Result<(Self, Finish)> {
+        let (ready, queue) = mpsc::channel();
+        let queue = Arc::new(Mutex::new(queue));
+        for number in 0..threads {
+            let queue = Arc::clone(&queue);
+            let name = format!("fuse-answer-{number}");
+            let work = move || {
+                while let Some(work) = next(&queue) {
+                    go_on(&work);
+                }
+            };
+            thread::Builder::new().name(name).spawn(work)?;
+        }
+        let (unfinished, finish) = mpsc::channel();
+        Ok((Self { ready, unfinished }, Finish(finish)))
+    }
+
+    pub(crate) fn run(&self, span: Span, work: impl Future<Output = ()> + Send + 'static) {
+        let unfinished = self.unfinished.clone();
+        let work = async move {
+            work.await;
+            drop(unfinished);
+        };
+        let rest = Mutex::new(Some(Box::pin(work.instrument(span)) as BoxFuture<'static, ()>));
+        go_on(&Arc::new(Work { rest, ready: self.ready.clone() }));
+    }
+}
+
+/// `None` when there will never be any again.
+fn next(queue: &Mutex<Receiver<Arc<Work>>>) -> Option<Arc<Work>> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+}
+
+/// Until it has to wait for something, which then queues it again.
+fn go_on(work: &Arc<Work>) {
+    let waker = waker_ref(work);
+    let mut rest = work.rest.lock().unwrap_or_else(PoisonError::into_inner);
+    // It may have been queued more than once, and be done since.
+    let Some(future) = rest.as_mut() else { return };
+    if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
+        *rest = None;
+    }
+}
+
+impl ArcWake for Work {
+    fn wake_by_ref(work: &Arc<Self>) {
+        // The threads live as long as there is anything that could send.
+        let _ = work.ready.send(Arc::clone(work));
+    }
+}
+
+impl Finish {
+    /// Until the workers are dropped and everything they had begun is done.
+    pub(crate) fn wait(self) {
+        // Nothing is ever sent: it ends when there is no sender any more.
+        let _ = self.0.recv();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::channel::oneshot;
+
+    #[test]
+    fn work_without_waiting_is_done_at_once_and_here() {
+        let (workers, _finish) = Workers::new(1).unwrap();
+        let (sender, done) = mpsc::channel();
+        workers.run(Span::none(), async move { sender.send(thread::current().id()).unwrap() });
+        assert_eq!(done.try_recv().unwrap(), thread::current().id());
+    }
+
+    #[test]
+    fn work_that_waits_is_out_of_the_way_and_is_done_before_the_end() {
+        let (workers, finish) = Workers::new(1).unwrap();
+        let (sender, done) = mpsc::channel();
+        let waiting: Vec<_> = (0..100)
+            .map(|number| {
+                let (go, wait) = oneshot::channel::<()>();
+                let sender = sender.clone();
+                workers.run(Span::none(), async move {
+                    wait.await.unwrap();
+                    sender.send(number).unwrap();
+                });
+                go
+            })
+            .collect();
+        workers.run(Span::none(), async move { sender.send(-1).unwrap() });
+        assert_eq!(done.try_recv().unwrap(), -1, "one thread, a hundred that wait, and this one does not");
+        drop(workers);
+        for go in waiting {
+            go.send(()).unwrap();
+        }
+        finish.wait();
+        let mut numbers: Vec<i32> = done.try_iter().collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+    }
+}

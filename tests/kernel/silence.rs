@@ -1,0 +1,132 @@
+//! A server that accepts and never answers.
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, mpsc};
+use std::thread;
+
+use rustix::io::Errno;
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::relay::Relay;
+use s3_csi_tests::within;
+use xtask::s3::{ALICE, Client};
+
+/// The client itself notices after 30 s that nothing moves on a connection; the rest is for a busy machine.
+const NOTICED_WITHIN: std::time::Duration = LIMIT.saturating_mul(3);
+
+fn relayed(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served, Relay) {
+    let client = bucket(ALICE, name);
+    let relay = Relay::to(Some("s3.test:80"));
+    let pod = MountpointPod::start();
+    let order = with(pod.order(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&order).unwrap();
+    (client, pod, served, relay)
+}
+
+/// How many requests of this mount have no answer yet.
+fn waiting(device: u64) -> usize {
+    let file = format!("/sys/fs/fuse/connections/{}/waiting", rustix::fs::minor(device));
+    fs::read_to_string(file).unwrap().trim().parse().unwrap()
+}
+
+fn errno<T: std::fmt::Debug>(outcome: io::Result<T>) -> Option<Errno> {
+    outcome.unwrap_err().raw_os_error().map(Errno::from_raw_os_error)
+}
+
+#[test]
+fn what_needs_no_server_is_answered_while_a_hundred_readers_wait() {
+    const READERS: usize = 100;
+    let (client, _pod, served, relay) = relayed("silent-for-a-while", &["--server-timeout=3600"]);
+    for number in 0..READERS {
+        client
+            .put("silent-for-a-while", &format!("file-{number}"), format!("content {number}").as_bytes())
+            .unwrap();
+    }
+    let open = |number: usize| served.touch(&format!("file-{number}"), |path| File::open(path).unwrap());
+    let files: Vec<File> = (0..READERS).map(open).collect();
+    let device = served.touch("", |path| fs::metadata(path).unwrap().dev());
+    relay.fall_silent();
+    let (sender, contents) = mpsc::channel();
+    for (number, mut file) in files.into_iter().enumerate() {
+        let sender = sender.clone();
+        thread::spawn(move || {
+            let mut content = String::new();
+            let outcome = file.read_to_string(&mut content).map(|_| content);
+            let _ = sender.send((number, outcome));
+        });
+    }
+    eventually("all of them wait", || waiting(device) >= READERS);
+
+    let space = served.touch("", |path| rustix::fs::statfs(path)).unwrap();
+    assert!(space.f_bavail > 0);
+    assert!(served.touch("", |path| fs::metadata(path).map(|root| root.is_dir())).unwrap());
+
+    relay.speak();
+    for _ in 0..READERS {
+        let (number, outcome) = contents.recv_timeout(LIMIT).unwrap();
+        assert_eq!(outcome.unwrap(), format!("content {number}"));
+    }
+}
+
+#[test]
+fn a_program_gets_an_error_when_the_server_stays_silent_and_its_files_when_it_speaks_again() {
+    const SIZE: usize = 20 << 20;
+    let arguments = ["--server-timeout=5", "--allow-overwrite"];
+    let (client, pod, served, relay) = relayed("silent-for-long", &arguments);
+    client.put("silent-for-long", "read", &vec![b'r'; SIZE]).unwrap();
+    client.put("silent-for-long", "written", b"old").unwrap();
+    let reader = served.touch("read", |path| {
+        let mut file = File::open(path).unwrap();
+        file.read_exact(&mut [0; 4096]).unwrap();
+        Arc::new(file)
+    });
+    let writer = served.touch("written", |path| {
+        let mut file = File::create(path).unwrap();
+        file.write_all(&[b'w'; 4096]).unwrap();
+        Arc::new(file)
+    });
+    relay.fall_silent();
+
+    assert_eq!(
+        errno(served.touch("unknown", |path| fs::metadata(path).map(drop))),
+        Some(Errno::IO),
+        "a name"
+    );
+    assert_eq!(errno(served.list("")), Some(Errno::IO), "a listing");
+    let (reading, writing) = (Arc::clone(&reader), Arc::clone(&writer));
+    let read = thread::spawn(move || {
+        within("the rest", NOTICED_WITHIN, move || {
+            let mut rest = Vec::new();
+            (&*reading).read_to_end(&mut rest)
+        })
+    });
+    let write = thread::spawn(move || within("fsync", NOTICED_WITHIN, move || writing.sync_all()));
+    assert_eq!(errno(read.join().unwrap()), Some(Errno::IO), "a read that had begun");
+    assert_eq!(errno(write.join().unwrap()), Some(Errno::IO), "a write that had begun");
+    within("closing", LIMIT, move || drop((reader, writer)));
+    assert!(pod.log().contains("the S3 server is silent"), "{}", pod.log());
+
+    relay.speak();
+    // Attempts that the silence has outlived may still be on their way.
+    eventually("the server is heard again", || served.list("").is_ok());
+    assert!(served.read("read").unwrap() == vec![b'r'; SIZE]);
+    assert_eq!(served.read("written").unwrap(), b"old", "a failed upload leaves the old file");
+    served.write("written", "new").unwrap();
+    assert_eq!(client.get("silent-for-long", "written").unwrap(), b"new");
+}
+
+/// A part of 8 MiB takes longer than the limit, but the line is never still.
+#[test]
+fn a_slow_server_is_not_a_silent_one() {
+    const SIZE: usize = 12 << 20;
+    let (client, _pod, served, relay) = relayed("slow", &["--server-timeout=2"]);
+    client.put("slow", "file", &vec![b's'; SIZE]).unwrap();
+    let mut file = served.touch("file", |path| File::open(path).unwrap());
+    relay.slow_down(1 << 20);
+    let content = within("a slow download", NOTICED_WITHIN, move || {
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).map(|_| content)
+    });
+    assert!(content.unwrap() == vec![b's'; SIZE]);
+}

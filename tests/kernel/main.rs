@@ -8,6 +8,7 @@ mod fuse;
 mod ground;
 mod hand_over;
 mod layers;
+mod memory;
 mod network;
 mod node;
 mod semantics;

@@ -2,6 +2,7 @@
 
 pub mod account;
 pub mod claims;
+pub mod confined;
 pub mod controller;
 pub mod csi;
 pub mod faulty;

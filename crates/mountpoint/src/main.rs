@@ -7,6 +7,7 @@ mod credentials;
 mod diagnose;
 mod explain;
 mod front;
+mod memory;
 mod options;
 mod replies;
 mod serve;

@@ -118,7 +118,7 @@ pub(crate) struct Options {
     /// Longest that a request waits while the server sends nothing; then the program gets EIO
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
     server_timeout: u64,
-    /// Memory to stay within, in MiB [default: 95% of the container's, at least 512]
+    /// Memory to stay within, in MiB, as far as the container's limit allows [default: what the limit allows, else 512]
     #[arg(long, value_name = "MiB", value_parser = value_parser!(u64).range(512..), help_heading = "Client")]
     pub(crate) memory_target: Option<u64>,
     /// Size of the parts of downloads and uploads, in bytes

@@ -10,10 +10,10 @@ use mountpoint_s3_fs::fs::{CacheConfig, UploadChecksumAlgorithm};
 use mountpoint_s3_fs::fuse::config::MountPoint;
 use mountpoint_s3_fs::fuse::session::FuseSession;
 use mountpoint_s3_fs::logging::{LoggingConfig, prepare_log_file_name};
-use mountpoint_s3_fs::memory::{CandidateSize, MINIMUM_MEM_LIMIT, PagedPool, effective_total_memory};
+use mountpoint_s3_fs::memory::{CandidateSize, PagedPool};
 use mountpoint_s3_fs::metrics::{self, MetricsConfig};
 use mountpoint_s3_fs::metrics_otel::OtlpConfig;
-use mountpoint_s3_fs::s3::config::{MemoryLimitSetting, PartConfig};
+use mountpoint_s3_fs::s3::config::PartConfig;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use mountpoint_s3_fs::{
     Runtime, S3Filesystem, S3FilesystemConfig, ServerSideEncryption, Superblock, SuperblockConfig,
@@ -22,11 +22,11 @@ use mountpoint_s3_fs::{
 use crate::cache::{self, BLOCK};
 use crate::connect::{Connected, Variable, connect};
 use crate::front::Front;
+use crate::memory;
 use crate::options::{Options, UploadChecksums};
 use crate::silence::Silence;
 use crate::workers::Workers;
 
-const MIB: usize = 1024 * 1024;
 /// Buffers that nobody needs go back to the system about this often.
 const TIDY_EVERY: Duration = Duration::from_mins(1);
 
@@ -56,7 +56,7 @@ pub(crate) fn metrics_config(options: &Options) -> Option<MetricsConfig> {
 pub(crate) fn serve(options: &Options, variable: Variable<'_>) -> Result<FuseSession, Refused> {
     let path = options.path()?;
     let cache_folder = cache::folder(options)?;
-    let memory = memory_limit(options);
+    let memory = memory::limit(options.memory_target, memory::container_limit());
     let (read_part, write_part) = options.part_sizes();
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let parts = PartConfig::with_read_write_sizes(size(read_part), size(write_part)).validate(memory);
@@ -129,16 +129,6 @@ fn refuse_append(options: &Options, path: &S3Path, personality: S3Personality) -
         return Err(Refused::new(Code::BadOption, message));
     }
     Ok(())
-}
-
-fn memory_limit(options: &Options) -> MemoryLimitSetting {
-    match options.memory_target {
-        Some(mib) => MemoryLimitSetting::User(usize::try_from(mib).unwrap_or(usize::MAX).saturating_mul(MIB)),
-        None => {
-            let all = usize::try_from(effective_total_memory()).unwrap_or(usize::MAX);
-            MemoryLimitSetting::Default((all / 100 * 95).max(MINIMUM_MEM_LIMIT))
-        }
-    }
 }
 
 fn filesystem(options: &Options, personality: S3Personality) -> S3FilesystemConfig {

@@ -1,0 +1,91 @@
+//! A mount process in a container with little memory.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+
+use s3_csi_tests::confined::Confined;
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket};
+use s3_csi_tests::within;
+use xtask::s3::{ALICE, Client};
+
+const MIB: u64 = 1 << 20;
+/// What the page on mount options promises to suffice.
+const SMALL: u64 = 128 * MIB;
+/// Several times what fits.
+const SIZE: usize = 256 << 20;
+
+/// Whatever is read or written has this at its n-th byte.
+fn byte(at: usize) -> u8 {
+    u8::try_from(at / 4099 % 251).unwrap()
+}
+
+fn confined(name: &str, arguments: &[&str]) -> (Client, Confined, MountpointPod, Served) {
+    let client = bucket(ALICE, name);
+    let group = Confined::to(name, SMALL);
+    let pod = MountpointPod::start();
+    group.enter(pod.process.id());
+    let served = pod.serve(ALICE, name, arguments);
+    (client, group, pod, served)
+}
+
+/// All at once, each in pieces of a megabyte.
+fn streams(
+    served: &Served,
+    count: usize,
+    stream: impl Fn(File, usize) + Clone + Send + 'static,
+    create: bool,
+) {
+    let threads: Vec<_> = (0..count)
+        .map(|number| {
+            let (path, stream) = (served.path(&format!("file-{number}")), stream.clone());
+            std::thread::spawn(move || {
+                within(&path.clone().display().to_string(), LIMIT * 5, move || {
+                    let file = File::options().read(!create).write(create).create(create).open(path).unwrap();
+                    stream(file, number);
+                });
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn write(mut file: File, number: usize) {
+    for piece in 0..SIZE >> 20 {
+        let content: Vec<u8> = (0..1 << 20).map(|at| byte((piece << 20) + at + number)).collect();
+        file.write_all(&content).unwrap();
+    }
+    file.sync_all().unwrap();
+}
+
+fn read(mut file: File, number: usize) {
+    let mut content = vec![0; 1 << 20];
+    for piece in 0..SIZE >> 20 {
+        file.read_exact(&mut content).unwrap();
+        assert!(
+            content.iter().enumerate().all(|(at, is)| *is == byte((piece << 20) + at + number)),
+            "{piece}"
+        );
+    }
+    assert_eq!(file.read(&mut content).unwrap(), 0);
+}
+
+#[test]
+fn large_files_are_written_and_read_within_the_containers_memory() {
+    let (_client, group, _pod, served) = confined("little-memory", &[]);
+    streams(&served, 2, write, true);
+    streams(&served, 2, read, false);
+    assert_eq!(group.kills(), 0);
+}
+
+/// Else the volume's author could have it killed again and again.
+#[test]
+fn a_target_beyond_the_containers_limit_is_not_believed() {
+    let (client, group, pod, served) = confined("much-too-much", &["--memory-target=4096"]);
+    let content: Vec<u8> = (0..SIZE).map(byte).collect();
+    client.put("much-too-much", "file-0", &content).unwrap();
+    streams(&served, 1, read, false);
+    assert_eq!(group.kills(), 0);
+    assert!(pod.log().contains("memory-target exceeds"), "{}", pod.log());
+}

@@ -116,7 +116,9 @@ fn bad_options() {
         (&["--uid=root"], "'root'"),
         (&["--auto-unmount"], "auto-unmount"),
         (&["--endpoint-url=s3.test"], "http:// or https://"),
-        (&["--ca-bundle=/no/file"], "/no/file"),
+        (&["--ca-bundle=/etc/s3-csi/authority/no-file"], "/etc/s3-csi/authority/no-file"),
+        (&["--ca-bundle=/proc/self/environ"], "tls.caCertConfigMap"),
+        (&["--region=eu.evil.example/#"], "`region`"),
         (&["--part-size=1024"], "part size"),
     ] {
         let refused = with_arguments(arguments);

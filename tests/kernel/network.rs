@@ -1,8 +1,10 @@
 //! Who is talked to, and how.
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
+use controller::mountpoint_pod::AUTHORITY_IN_POD;
 use mounter::order::Order;
 use mounter::reply::Code;
 use s3_csi_tests::cluster;
@@ -25,36 +27,50 @@ fn the_clouds_metadata_address_is_never_asked() {
     bucket(ALICE, "no-metadata");
     run(Command::new("iptables").args(["-w", "-I", "OUTPUT", "-d", METADATA, "-j", "DROP"])).unwrap();
     run(Command::new("ip").args(["route", "replace", METADATA, "dev", "lo"])).unwrap();
+    let packets = || {
+        let rules = capture(Command::new("iptables").args(["-w", "-nvxL", "OUTPUT"])).unwrap();
+        let rule = rules.lines().find(|line| line.contains(METADATA)).unwrap();
+        rule.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, "no-metadata", &[]);
     assert_eq!(served.list("").unwrap(), [""; 0]);
     let keyless = MountpointPod::start();
     let order = keyless.order(ALICE, "no-metadata", &[]);
-    let order = with(with(order, "AWS_SHARED_CREDENTIALS_FILE", ""), "AWS_PROFILE", "");
-    assert_eq!(keyless.mount(&order).map(drop).unwrap_err().code, Code::NoCredentials);
+    let keyless_order = with(with(order, "AWS_SHARED_CREDENTIALS_FILE", ""), "AWS_PROFILE", "");
+    assert_eq!(keyless.mount(&keyless_order).map(drop).unwrap_err().code, Code::NoCredentials);
     // Neither has a region by which to guess where it is.
     let guessing = MountpointPod::start();
     guessing.mount(&with(guessing.order(ALICE, "no-metadata", &[]), "AWS_REGION", "")).unwrap();
-    let rules = capture(Command::new("iptables").args(["-w", "-nvxL", "OUTPUT"])).unwrap();
-    let packets =
-        rules.lines().find(|line| line.contains(METADATA)).unwrap().split_whitespace().next().unwrap();
-    assert_eq!(packets, "0", "{rules}");
+    assert_eq!(packets(), 0);
+
+    // The rule counts, and the client would ask: without the variable that forbids it, one without keys does.
+    let asking = MountpointPod::start();
+    let allowed = with(keyless_order, "AWS_EC2_METADATA_DISABLED", "false");
+    asking.mount(&allowed).map(drop).unwrap_err();
+    assert_ne!(packets(), 0, "the control: nothing would be counted at all");
+}
+
+/// In the folder that Mountpoint Pods have it in.
+fn authority() -> String {
+    let folder = Path::new(AUTHORITY_IN_POD);
+    fs::create_dir_all(folder).unwrap();
+    let file = folder.join("ca-bundle.crt");
+    fs::copy(cluster().authority(), &file).unwrap();
+    file.to_str().unwrap().to_owned()
 }
 
 #[test]
 fn a_private_authority_is_trusted_when_it_is_given() {
     let client = bucket(ALICE, "with-tls");
     client.put("with-tls", "file", b"private").unwrap();
-    let authority = fs::read(cluster().authority()).unwrap();
+    let file = authority();
     for by_option in [true, false] {
         let pod = MountpointPod::start();
-        let file = pod.comm.path().join("authority.crt");
-        fs::write(&file, &authority).unwrap();
-        let file = file.to_str().unwrap();
         let option = format!("--ca-bundle={file}");
         let arguments = if by_option { vec![option.as_str()] } else { vec![] };
         let order = with(pod.order(ALICE, "with-tls", &arguments), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
-        let order = if by_option { order } else { with(order, "AWS_CA_BUNDLE", file) };
+        let order = if by_option { order } else { with(order, "AWS_CA_BUNDLE", &file) };
         let served = pod.mount(&order).unwrap();
         assert_eq!(served.read("file").unwrap(), b"private");
     }
@@ -65,10 +81,8 @@ fn a_proxy_is_used_when_it_is_given() {
     bucket(ALICE, "with-proxy").put("with-proxy", "file", b"proxied").unwrap();
     let proxy = Relay::to(None);
     let pod = MountpointPod::start();
-    let file = pod.comm.path().join("authority.crt");
-    fs::copy(cluster().authority(), &file).unwrap();
     let order = with(pod.order(ALICE, "with-proxy", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
-    let order = with(with(order, "AWS_CA_BUNDLE", file.to_str().unwrap()), "HTTPS_PROXY", &proxy.url());
+    let order = with(with(order, "AWS_CA_BUNDLE", &authority()), "HTTPS_PROXY", &proxy.url());
     let served = pod.mount(&order).unwrap();
     assert_eq!(served.read("file").unwrap(), b"proxied");
     assert!(proxy.heard().contains("CONNECT s3.test:443"), "{}", proxy.heard());
@@ -78,8 +92,9 @@ fn a_proxy_is_used_when_it_is_given() {
 fn buckets_are_found_by_path_and_by_host_name() {
     bucket(ALICE, "by-name").put("by-name", "file", b"x").unwrap();
     let by_host = MountpointPod::start();
-    let order = without(by_host.order(ALICE, "by-name", &[]), &["--force-path-style"]);
+    let order = without(by_host.order(ALICE, "by-name", &["--debug-crt"]), &["--force-path-style"]);
     assert_eq!(by_host.mount(&order).unwrap().read("file").unwrap(), b"x");
+    assert!(by_host.log().contains("by-name.s3.test"), "the client looks that name up");
 
     let relay = Relay::to(SERVER);
     let by_path = MountpointPod::start();

@@ -17,7 +17,8 @@ const USER: i64 = 1000;
 const COMM_SIZE: &str = "10Mi";
 /// A pod that is deleted by hand or with its node goes on serving as long as its workloads need it, up to this long.
 const GRACE_SECONDS: i64 = 600;
-const AUTHORITY_IN_POD: &str = "/etc/s3-csi/authority";
+/// The mount process opens authorities that a volume names below this folder alone.
+pub const AUTHORITY_IN_POD: &str = "/etc/s3-csi/authority";
 
 /// What is the same for every Mountpoint Pod of this installation.
 #[derive(Clone, Debug)]

@@ -37,6 +37,8 @@ const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 /// What the S3 client aims at unless told otherwise. Never asked from the cloud's metadata service.
 const THROUGHPUT_GBPS: u64 = 10;
 const REGION: &str = "us-east-1";
+/// A label of a host name.
+const LONGEST_REGION: usize = 63;
 
 /// The parts that the client's options decide.
 pub(crate) struct Connected {
@@ -69,6 +71,7 @@ pub(crate) fn connect(
     let until = Instant::now() + ANSWER_WITHIN;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
     loop {
+        check_region(&region)?;
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
         let target = Target {
             bucket: path.bucket.to_string(),
@@ -112,6 +115,19 @@ pub(crate) fn connect(
             }
         }
     }
+}
+
+/// It becomes part of what is signed, and of a host name: whoever says it, the volume or a server that redirects, must not
+/// choose more than a region with it.
+fn check_region(region: &str) -> Result<(), Refused> {
+    let usual = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    if (1..=LONGEST_REGION).contains(&region.len()) && region.chars().all(usual) {
+        return Ok(());
+    }
+    let message = format!(
+        "invalid `region` {region:?}: regions have up to {LONGEST_REGION} letters, digits, dashes or underscores, such as us-east-1"
+    );
+    Err(Refused::new(Code::BadOption, message))
 }
 
 /// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that
@@ -251,4 +267,21 @@ fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, until: Instant
         }
     }
     diagnosis.map_or(Outcome::Silence, |(refused, _)| Outcome::Diagnosis(refused))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_chooses_no_host() {
+        for region in ["us-east-1", "eu", "my_region-7"] {
+            check_region(region).unwrap();
+        }
+        for region in ["", "a.evil.example/#", "eu west", "a\r\nx: y", "a/b", &"x".repeat(64)] {
+            let refused = check_region(region).unwrap_err();
+            assert_eq!(refused.code, Code::BadOption);
+            assert!(!refused.message.contains('\n'), "{refused}");
+        }
+    }
 }

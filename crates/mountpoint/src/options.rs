@@ -2,7 +2,7 @@
 //! volumes keep their meaning.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -13,6 +13,8 @@ use mountpoint_s3_fs::s3::{Bucket, Prefix, S3Path, S3Personality};
 
 /// What S3 and its client take as the size of one part.
 const PART_SIZE: u64 = 8 * 1024 * 1024;
+/// Where Mountpoint Pods have the driver's authorities. A volume's author must not have us open anything else.
+const AUTHORITY: &str = "/etc/s3-csi/authority";
 /// With a cache of contents, what is known about them is kept as long.
 const TTL_WITH_CACHE: Duration = Duration::from_mins(1);
 
@@ -233,6 +235,12 @@ impl Options {
         if self.sse_kms_key_id.is_some() && self.sse.as_deref() == Some("AES256") {
             return bad("sse-kms-key-id cannot be used with sse=AES256: use sse=aws:kms, or remove the key");
         }
+        if let Some(file) = self.ca_bundle.as_ref().filter(|file| !is_below(file, AUTHORITY)) {
+            let (file, key) = (file.display(), "tls.caCertConfigMap");
+            return bad(&format!(
+                "invalid ca-bundle \"{file}\": it must be a file below {AUTHORITY}, where `{key}` of the installation is mounted"
+            ));
+        }
         if self.prefix.is_some() && !self.bucket.prefix.as_str().is_empty() {
             return bad("prefix is given twice, in the s3:// address and as an option: remove one");
         }
@@ -274,6 +282,14 @@ impl Options {
             None => TimeToLive::Minimal,
         }
     }
+}
+
+/// By its spelling: nothing in it may lead back up.
+fn is_below(file: &Path, folder: &str) -> bool {
+    let below = file.strip_prefix(folder).ok().map(Path::components);
+    below.is_some_and(|mut rest| {
+        rest.clone().next().is_some() && rest.all(|part| matches!(part, Component::Normal(_)))
+    })
 }
 
 /// Clap's message without its frills: the first paragraph names option, value and what would be right.

@@ -154,3 +154,20 @@ fn the_committed_help_is_current() {
     }
     assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
 }
+
+#[test]
+fn authorities_are_only_those_of_the_driver() {
+    options(&["--ca-bundle=/etc/s3-csi/authority/ca-bundle.crt"]);
+    for file in [
+        "/etc/passwd",
+        "/etc/s3-csi/authority",
+        "/etc/s3-csi/authority/../../passwd",
+        "/etc/s3-csi/authority-of-another/file",
+        "etc/s3-csi/authority/ca-bundle.crt",
+        "/proc/self/environ",
+    ] {
+        let (code, message) = refusal(&[&format!("--ca-bundle={file}")]);
+        assert_eq!(code, Code::BadOption);
+        assert!(message.contains(file) && message.contains("tls.caCertConfigMap"), "{message}");
+    }
+}

@@ -70,10 +70,10 @@ fn a_broken_file_leaves_the_keys_that_work() {
     bucket(ALICE, "broken-keys").put("broken-keys", "file", b"x").unwrap();
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, "broken-keys", &[]);
-    std::fs::write(pod.comm.path().join("credentials"), "[volume]\naws_access_key_id=AKIA\n").unwrap();
+    std::fs::write(pod.keys(), "[s3-csi]\naws_access_key_id=AKIA\n").unwrap();
     assert_eq!(served.read("file").unwrap(), b"x");
     eventually("it is told", || pod.log().contains("the old ones stay"));
-    std::fs::remove_file(pod.comm.path().join("credentials")).unwrap();
+    std::fs::remove_file(pod.keys()).unwrap();
     assert_eq!(served.list("").unwrap(), ["file"]);
     pod.provide(ALICE.access_key, "wrong-secret-of-alice");
     assert!(served.read("other").is_err());
@@ -86,8 +86,9 @@ fn a_file_that_is_written_again_with_the_same_keys_changes_nothing() {
     bucket(ALICE, "same-keys").put("same-keys", "file", b"x").unwrap();
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, "same-keys", &[]);
+    let keys = std::fs::read(pod.keys()).unwrap();
     for _ in 0..3 {
-        pod.provide(ALICE.access_key, ALICE.secret_key);
+        std::fs::write(pod.keys(), &keys).unwrap();
         assert_eq!(served.read("file").unwrap(), b"x");
     }
     assert!(!pod.log().contains("credentials changed"));

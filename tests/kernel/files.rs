@@ -217,20 +217,20 @@ fn other_users_come_in_as_far_as_the_modes_allow() {
     let client = bucket(ALICE, "users");
     client.put("users", "file", b"x").unwrap();
     let pod = MountpointPod::start();
-    let served = pod.serve(ALICE, "users", &["--gid=3000", "--dir-mode=770", "--file-mode=660"]);
+    let arguments = ["--allow-other", "--gid=3000", "--dir-mode=770", "--file-mode=660"];
+    let served = pod.serve(ALICE, "users", &arguments);
     assert!(read_as(4000, 3000, &served, "file"), "a member of the group");
     assert!(!read_as(4000, 4000, &served, "file"), "a stranger");
     assert!(read_as(1000, 1000, &served, "file"), "the owner");
 }
 
 #[test]
-fn only_root_and_the_owner_come_in_with_allow_root() {
+fn only_root_and_the_owner_come_in_without_allow_other() {
     bucket(ALICE, "only-root").put("only-root", "file", b"x").unwrap();
     let pod = MountpointPod::start();
-    let mut order = pod.order(ALICE, "only-root", &["--allow-root"]);
-    order.arguments.retain(|argument| argument != "--allow-other");
-    let served = pod.mount(&order).unwrap();
+    let served = pod.serve(ALICE, "only-root", &[]);
     assert_eq!(served.read("file").unwrap(), b"x");
+    assert!(read_as(1000, 1000, &served, "file"), "the owner");
     assert!(!read_as(4000, 4000, &served, "file"));
 }
 

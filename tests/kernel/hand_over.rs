@@ -259,14 +259,14 @@ fn another_program_can_serve_instead() {
             "stand-in",
             "/dev/fd/0",
             "--foreground",
-            "--allow-other",
+            "--allow-root",
             "--force-path-style",
             "--allow-delete",
             "--prefix=a b/"
         ]
     );
     assert_eq!(told.lines().last(), Some("/dev/fuse"), "{told}");
-    assert!(told.contains("AWS_PROFILE=volume") && told.contains("AWS_EC2_METADATA_DISABLED=true"));
+    assert!(told.contains("AWS_PROFILE=s3-csi") && told.contains("AWS_EC2_METADATA_DISABLED=true"));
     assert!(!told.contains("S3_CSI_CLUSTER"), "its environment is the order's and nothing else");
     served.kill();
     assert_eq!(pod.ended().code(), Some(1));

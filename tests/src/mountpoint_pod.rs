@@ -2,9 +2,8 @@
 //! with it, and the node's part played by the test.
 
 use std::collections::BTreeMap;
-use std::ffi::CString;
 use std::fs::{self, File};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -12,19 +11,26 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use mounter::channel::{hand_over, listens, open_fuse};
+use clap::Parser as _;
+use mounter::channel::{hand_over, listens};
 use mounter::order::Order;
 use mounter::reply::{Refused, Reply, Serving};
 use mounter::{EXIT, SOCKET};
-use node::kernel;
-use node::place::Place;
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use node::place::{Place, Root};
+use node::request::Publish;
+use node::{credentials, kernel};
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
+use service::csi::volume_capability::access_mode::Mode;
+use service::csi::volume_capability::{AccessMode, AccessType, MountVolume};
+use service::csi::{NodePublishVolumeRequest, VolumeCapability};
+use service::keys::Keys;
 use tempfile::TempDir;
 use xtask::s3::{Account, Client, ENDPOINT, REGION};
 
 use crate::{cluster, within};
 
+const NAME: &str = "mp-under-test";
 /// The user and group of Mountpoint Pods.
 pub const USER: u32 = 1000;
 /// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
@@ -103,33 +109,42 @@ impl MountpointPod {
         fs::read_to_string(&self.log).unwrap()
     }
 
-    /// Writes the account's keys as the node would, atomically.
+    /// Provides the account's keys, with the node's own code.
     pub fn provide(&self, access_key: &str, secret_key: &str) {
-        let text = format!("[volume]\naws_access_key_id={access_key}\naws_secret_access_key={secret_key}\n");
-        let draft = self.comm.path().join(".credentials");
-        fs::write(&draft, text).unwrap();
-        chown(&draft, Some(0), Some(USER)).unwrap();
-        fs::set_permissions(&draft, fs::Permissions::from_mode(0o640)).unwrap();
-        fs::rename(draft, self.comm.path().join("credentials")).unwrap();
+        let keys = Keys {
+            access_key_id: access_key.to_owned(),
+            secret_access_key: secret_key.to_owned(),
+            session_token: None,
+        };
+        let comm = OwnedFd::from(File::open(self.comm.path()).unwrap());
+        credentials::provide(&comm, NAME, &keys).unwrap();
     }
 
-    /// An order for the bucket with the account's keys and these arguments.
+    /// The file that they are in.
+    pub fn keys(&self) -> PathBuf {
+        let [(_, file), _] = credentials::environment(NAME);
+        self.comm.path().join(file)
+    }
+
+    /// An order for the bucket with the account's keys: the one that the node makes of a volume without options, and
+    /// these arguments besides. They get past the node, which refuses or ignores some of them, because what the mount
+    /// process makes of them is tested here.
     pub fn order(&self, account: Account, bucket: &str, arguments: &[&str]) -> Order {
         self.provide(account.access_key, account.secret_key);
-        let credentials = self.comm.path().join("credentials");
-        let environment = [
-            ("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap()),
-            ("AWS_PROFILE", "volume"),
-            ("AWS_ENDPOINT_URL", ENDPOINT),
-            ("AWS_REGION", REGION),
-        ];
-        // As the node sets them: the server has one name, and the workloads are of any user.
-        let all = ["--allow-other", "--force-path-style"].iter().chain(arguments);
+        let endpoint = [format!("--endpoint-url={ENDPOINT}"), format!("--region={REGION}")];
+        let flags = ["s3-csi-node", "--node-name=node"].map(str::to_owned).into_iter().chain(endpoint);
+        let publish = volume_without_options(bucket);
+        // The node gives one of them where the volume has not the other.
+        let instead = |argument: &String| argument != "--allow-root" || !arguments.contains(&"--allow-other");
+        let of_node = publish.arguments.render().into_iter().filter(instead);
+        let mut environment = node::flags::Flags::parse_from(flags).environment();
+        environment.extend(publish.environment);
+        environment.extend(credentials::environment(NAME));
         Order {
-            volume_id: format!("volume-of-{bucket}"),
-            bucket: bucket.to_owned(),
-            arguments: all.map(|argument| (*argument).to_owned()).collect(),
-            environment: environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            volume_id: publish.volume_id,
+            bucket: publish.volume.bucket,
+            arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
+            environment,
         }
     }
 
@@ -188,6 +203,22 @@ impl Drop for MountpointPod {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// As the node understands it.
+fn volume_without_options(bucket: &str) -> Publish {
+    const KUBELET: &str = "/var/lib/kubelet";
+    let request = NodePublishVolumeRequest {
+        volume_id: format!("volume-of-{bucket}"),
+        target_path: format!("{KUBELET}/pods/uid/volumes/kubernetes.io~csi/volume/mount"),
+        volume_capability: Some(VolumeCapability {
+            access_mode: Some(AccessMode { mode: Mode::MultiNodeMultiWriter.into() }),
+            access_type: Some(AccessType::Mount(MountVolume::default())),
+        }),
+        volume_context: [("bucketName".to_owned(), bucket.to_owned())].into(),
+        ..NodePublishVolumeRequest::default()
+    };
+    Publish::parse(request, Path::new(KUBELET)).unwrap()
 }
 
 /// As kubelet makes the folder for a pod with an fsGroup.
@@ -252,20 +283,14 @@ impl Drop for Served {
     }
 }
 
-/// Opens the device and mounts it on a folder of its own, as the node does.
+/// Mounts the device on a folder of its own, with the node's own code.
 pub fn mount_fuse(read_only: bool) -> (TempDir, OwnedFd) {
     cluster();
     let point = tempfile::tempdir_in("/run").unwrap();
     fs::set_permissions(point.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let device = open_fuse().unwrap();
-    let options = format!(
-        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
-        device.as_raw_fd()
-    );
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
-    flags.set(MountFlags::RDONLY, read_only);
-    mount("mountpoint-s3", point.path(), "fuse", flags, CString::new(options).unwrap().as_c_str()).unwrap();
-    (point, device.into())
+    let place = Root::open(Path::new("/run")).unwrap().place(point.path()).unwrap();
+    let device = kernel::mount_source(&place, read_only).unwrap();
+    (point, device)
 }
 
 /// A bucket of the account's own, made for one test.

@@ -1,8 +1,8 @@
 //! Buckets for claims.
 //!
 //! In reading order: [`storage_class`] says what a class asks for, with [`template`]s; [`naming`] and [`prefix`] what a
-//! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`], which
-//! answers from its [`endpoint`] with a [`fault`] of some [`kind`] or not. [`rpc`] lets a csi-provisioner do that, with a
+//! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`], with [`signing`],
+//! which answers from its [`endpoint`] with a [`fault`] of some [`kind`] or not. [`rpc`] lets a csi-provisioner do that, with a
 //! [`memory`].
 //!
 //! Without one: the [`ledger`] knows the [`claim`]s that wait and the volumes to [`reclaim`]; the [`provisioner`] makes an
@@ -25,6 +25,7 @@ pub mod provisioner;
 pub mod reclaim;
 pub mod rpc;
 pub mod server;
+mod signing;
 pub mod storage_class;
 pub mod tell;
 pub mod template;

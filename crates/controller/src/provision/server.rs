@@ -6,11 +6,9 @@ use std::time::Duration;
 
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
-use rusty_s3::actions::{
-    CreateBucket, DeleteBucket, DeleteObject, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
-};
+use jiff::Timestamp;
+use rusty_s3::actions::{DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _};
 use rusty_s3::{Bucket, UrlStyle};
-use service::keys::Keys;
 use url::Url;
 
 use super::connection::Connections;
@@ -18,14 +16,15 @@ use super::credentials::Credentials;
 use super::endpoint::{DEFAULT_REGION, Endpoint};
 use super::fault::{Call, Fault, Operation};
 use super::kind::Kind;
+use super::signing::{Unsigned, sign};
 use crate::metrics::S3Calls;
 
 /// csi-provisioner gives up after 10 s: the answer must be there before, so that it hears what is wrong.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 /// The largest answer is a list of a thousand keys, of a kilobyte each.
 const LARGEST_ANSWER_BYTES: usize = 8 << 20;
-/// The clocks may differ this much.
-const SIGNATURE_LASTS: Duration = Duration::from_mins(5);
+/// Of a URL that is signed in itself, which ours are not: rusty-s3 only builds them.
+const UNUSED: Duration = Duration::ZERO;
 
 /// How buckets are named in requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -82,20 +81,17 @@ impl Server {
                  <LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
             )
         };
-        self.call(account, Operation::CreateBucket, bucket, |at, keys| Ordered {
-            url: CreateBucket::new(at, keys).sign(SIGNATURE_LASTS),
-            method: Method::PUT,
+        self.call(account, Operation::CreateBucket, bucket, |at| Asked {
             body: place,
-            md5: None,
+            ..Asked::new(Method::PUT, at.base_url().clone())
         })
         .await
         .map(drop)
     }
 
     pub async fn delete_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
-        self.call(account, Operation::DeleteBucket, bucket, |at, keys| {
-            let url = DeleteBucket::new(at, keys).sign(SIGNATURE_LASTS);
-            Ordered { url, method: Method::DELETE, body: String::new(), md5: None }
+        self.call(account, Operation::DeleteBucket, bucket, |at| {
+            Asked::new(Method::DELETE, at.base_url().clone())
         })
         .await
         .map(drop)
@@ -110,12 +106,11 @@ impl Server {
         most: usize,
     ) -> Result<Vec<String>, Fault> {
         let page = self
-            .call(account, Operation::ListObjects, bucket, |at, keys| {
-                let mut list = ListObjectsV2::new(at, Some(keys));
+            .call(account, Operation::ListObjects, bucket, |at| {
+                let mut list = ListObjectsV2::new(at, None);
                 list.with_prefix(prefix);
                 list.with_max_keys(most);
-                let url = list.sign(SIGNATURE_LASTS);
-                Ordered { url, method: Method::GET, body: String::new(), md5: None }
+                Asked::new(Method::GET, list.sign(UNUSED))
             })
             .await?;
         let parsed = ListObjectsV2::parse_response(&page).map_err(|error| {
@@ -134,9 +129,13 @@ impl Server {
     ) -> Result<(), Fault> {
         let (listed, odd): (Vec<_>, Vec<_>) = keys.iter().partition(|key| xml_carries(key));
         for key in odd {
-            self.call(account, Operation::DeleteObjects, bucket, |at, keys| {
-                let url = DeleteObject::new(at, Some(keys), key).sign(SIGNATURE_LASTS);
-                Ordered { url, method: Method::DELETE, body: String::new(), md5: None }
+            if key.split('/').any(|segment| matches!(segment, "." | "..")) {
+                // A URL would name another object, perhaps outside of the prefix.
+                let call = self.described(account, Operation::DeleteObjects, bucket);
+                return Err(Fault::new(Kind::Refused, &call, format!("no URL can name the object {key:?}")));
+            }
+            self.call(account, Operation::DeleteObjects, bucket, |at| {
+                Asked::new(Method::DELETE, at.object_url(key))
             })
             .await?;
         }
@@ -146,12 +145,12 @@ impl Server {
         }
         let objects: Vec<ObjectIdentifier> = listed.into_iter().cloned().map(ObjectIdentifier::new).collect();
         let page = self
-            .call(account, Operation::DeleteObjects, bucket, |at, keys| {
-                let mut delete = DeleteObjects::new(at, Some(keys), objects.iter());
+            .call(account, Operation::DeleteObjects, bucket, |at| {
+                let mut delete = DeleteObjects::new(at, None, objects.iter());
                 delete.set_quiet(true);
-                let url = delete.sign(SIGNATURE_LASTS);
+                let url = delete.sign(UNUSED);
                 let (body, md5) = delete.body_with_md5();
-                Ordered { url, method: Method::POST, body, md5: Some(md5) }
+                Asked { method: Method::POST, url, body, headers: vec![("content-md5", md5)] }
             })
             .await?;
         // The answer to the whole may be OK while single objects are not.
@@ -173,7 +172,7 @@ impl Server {
         account: Account<'_>,
         operation: Operation,
         bucket: &str,
-        order: impl FnOnce(&Bucket, &rusty_s3::Credentials) -> Ordered,
+        ask: impl FnOnce(&Bucket) -> Asked,
     ) -> Result<String, Fault> {
         let call = self.described(account, operation, bucket);
         let style = match self.addressing {
@@ -185,27 +184,31 @@ impl Server {
         })?;
         let at = Bucket::new(url, style, bucket.to_owned(), call.region.to_owned())
             .map_err(|error| Fault::new(Kind::BadName, &call, error.to_string()))?;
-        let Keys { access_key_id: id, secret_access_key: secret, session_token } = &account.credentials.keys;
-        let credentials = match session_token {
-            Some(token) => rusty_s3::Credentials::new_with_token(id, secret, token),
-            None => rusty_s3::Credentials::new(id, secret),
+        let send = self.send(&call, ask(&at), account.credentials);
+        let outcome = match tokio::time::timeout(ANSWER_WITHIN, send).await {
+            Ok(outcome) => outcome,
+            Err(_) => Err(Fault::new(Kind::Late, &call, format!("within {} s", ANSWER_WITHIN.as_secs()))),
         };
-        let outcome =
-            match tokio::time::timeout(ANSWER_WITHIN, self.send(&call, order(&at, &credentials))).await {
-                Ok(outcome) => outcome,
-                Err(_) => Err(Fault::new(Kind::Late, &call, format!("within {} s", ANSWER_WITHIN.as_secs()))),
-            };
         self.calls.count(operation, &outcome);
         outcome
     }
 
-    async fn send(&self, call: &Call<'_>, order: Ordered) -> Result<String, Fault> {
-        let mut request = Request::builder().method(order.method).uri(order.url.as_str());
-        if let Some(md5) = order.md5 {
-            request = request.header("content-md5", md5);
+    async fn send(
+        &self,
+        call: &Call<'_>,
+        asked: Asked,
+        credentials: &Credentials,
+    ) -> Result<String, Fault> {
+        let Asked { method, url, body, headers } = asked;
+        let unsigned =
+            Unsigned { method: &method, url: &url, payload: body.as_bytes(), headers: &headers };
+        let headers = sign(&unsigned, &credentials.keys, call.region, Timestamp::now());
+        let mut request = Request::builder().method(method).uri(url.as_str());
+        for (name, value) in headers {
+            request = request.header(name, value);
         }
         let request = request
-            .body(Full::new(Cursor::new(order.body.into_bytes())))
+            .body(Full::new(Cursor::new(body.into_bytes())))
             .map_err(|error| Fault::new(Kind::BadName, call, error.to_string()))?;
         let answer = self.connections.client().request(request).await;
         let answer = answer.map_err(|error| Fault::of_connection(call, error.is_connect(), &error))?;
@@ -223,10 +226,16 @@ fn xml_carries(key: &str) -> bool {
     !key.contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }
 
-/// A signed request.
-struct Ordered {
-    url: Url,
+struct Asked {
     method: Method,
+    url: Url,
     body: String,
-    md5: Option<String>,
+    /// Beside those of every request.
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Asked {
+    fn new(method: Method, url: Url) -> Self {
+        Self { method, url, body: String::new(), headers: Vec::new() }
+    }
 }

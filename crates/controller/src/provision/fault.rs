@@ -17,6 +17,8 @@ pub enum Operation {
     DeleteBucket,
     ListObjects,
     DeleteObjects,
+    ListUploads,
+    AbortUpload,
 }
 
 impl Operation {
@@ -27,9 +29,14 @@ impl Operation {
             Self::DeleteBucket => "DeleteBucket",
             Self::ListObjects => "ListBucket",
             Self::DeleteObjects => "DeleteObject",
+            Self::ListUploads => "ListBucketMultipartUploads",
+            Self::AbortUpload => "AbortMultipartUpload",
         }
     }
 }
+
+/// Of what a server says, in bytes: it is kept, logged and put into events.
+const LONGEST_SAID: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
@@ -43,7 +50,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    pub(super) fn new(kind: Kind, call: &Call<'_>, said: String) -> Self {
+    pub(super) fn new(kind: Kind, call: &Call<'_>, mut said: String) -> Self {
+        said.truncate(said.floor_char_boundary(LONGEST_SAID));
         Self {
             kind,
             operation: call.operation,
@@ -137,10 +145,16 @@ impl fmt::Display for Fault {
                 "bucket `{bucket}` at {endpoint} belongs to another account ({said}): use that account's credentials"
             ),
             Kind::Owned => write!(formatter, "bucket `{bucket}` at {endpoint} exists already ({said})"),
-            Kind::BadName => write!(
-                formatter,
-                "{endpoint} does not take `{bucket}` as the name of a bucket ({said}): choose another bucketNamePrefix"
-            ),
+            Kind::BadName => {
+                let field = match operation {
+                    Operation::CreateBucket => "bucketNamePrefix",
+                    _ => "bucketName",
+                };
+                write!(
+                    formatter,
+                    "{endpoint} does not take `{bucket}` as the name of a bucket ({said}): correct `{field}`"
+                )
+            }
             Kind::Full => write!(
                 formatter,
                 "the account may have no more buckets at {endpoint} than it has ({said}), bucket `{bucket}` is one too many: \
@@ -151,6 +165,9 @@ impl fmt::Display for Fault {
                 "there is no bucket `{bucket}` at {endpoint} ({said}): create it, or correct bucketName"
             ),
             Kind::NotEmpty => write!(formatter, "bucket `{bucket}` at {endpoint} is not empty ({said})"),
+            Kind::Uploading => {
+                write!(formatter, "bucket `{bucket}` at {endpoint} has unfinished uploads ({said})")
+            }
             Kind::Busy => {
                 write!(
                     formatter,
@@ -169,6 +186,10 @@ impl fmt::Display for Fault {
                     "{endpoint} refuses {action} on bucket `{bucket}` ({said}): is it an S3 endpoint?"
                 )
             }
+            Kind::Garbled => write!(
+                formatter,
+                "{endpoint} answered {action} on bucket `{bucket}` with what S3 never answers ({said}): is it an S3 endpoint?"
+            ),
             Kind::Unreachable => write!(
                 formatter,
                 "{endpoint} cannot be reached for bucket `{bucket}` ({said}): is the S3 server running, and does the network \
@@ -222,87 +243,5 @@ pub(super) fn element(page: &str, name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const CALL: Call<'_> = Call {
-        operation: Operation::CreateBucket,
-        bucket: "csi-s3-1",
-        endpoint: Cow::Borrowed("http://s3.test"),
-        region: "eu",
-    };
-
-    fn answered(status: u16, code: &str) -> Fault {
-        let body = format!("<?xml?><Error><Code>{code}</Code><Message>so it is</Message></Error>");
-        Fault::of_answer(&CALL, status, &body)
-    }
-
-    #[test]
-    fn every_answer_has_its_code() {
-        for (status, s3, code) in [
-            (403, "SignatureDoesNotMatch", Code::Unauthenticated),
-            (403, "InvalidAccessKeyId", Code::Unauthenticated),
-            (400, "ExpiredToken", Code::Unauthenticated),
-            (403, "AccessDenied", Code::PermissionDenied),
-            (403, "SomethingNew", Code::PermissionDenied),
-            (409, "BucketAlreadyExists", Code::AlreadyExists),
-            (400, "TooManyBuckets", Code::ResourceExhausted),
-            (400, "AuthorizationHeaderMalformed", Code::InvalidArgument),
-            (400, "InvalidBucketName", Code::InvalidArgument),
-            (404, "NoSuchBucket", Code::FailedPrecondition),
-            (403, "RequestTimeTooSkewed", Code::FailedPrecondition),
-            (405, "MethodNotAllowed", Code::FailedPrecondition),
-            (503, "SlowDown", Code::Unavailable),
-            (500, "InternalError", Code::Unavailable),
-        ] {
-            let fault = answered(status, s3);
-            assert_eq!(fault.code(), code, "{s3}");
-            let told = fault.to_string();
-            for word in ["csi-s3-1", "http://s3.test", s3] {
-                assert!(told.contains(word), "{word} is not in: {told}");
-            }
-        }
-        assert!(Fault::of_answer(&CALL, 502, "<html>").to_string().contains("HTTP 502"));
-    }
-
-    #[test]
-    fn an_object_that_was_not_deleted_has_its_code() {
-        let page = |code: &str| {
-            format!(
-                "<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b&amp;c</Key><Code>{code}</Code>\
-                 <Message>so it is</Message></Error></DeleteResult>"
-            )
-        };
-        for (code, expected) in [
-            ("AccessDenied", Code::PermissionDenied),
-            ("InternalError", Code::Unavailable),
-            ("SlowDown", Code::Unavailable),
-            ("ServiceUnavailable", Code::Unavailable),
-            ("InvalidRequest", Code::FailedPrecondition),
-            ("", Code::FailedPrecondition),
-        ] {
-            let fault = Fault::of_object(&CALL, &page(code)).unwrap();
-            assert_eq!(fault.code(), expected, "{code}");
-            assert!(fault.to_string().contains(&format!("({code}: so it is, for object `b&c`)")), "{fault}");
-        }
-        assert_eq!(Fault::of_object(&CALL, "<DeleteResult/>"), None);
-    }
-
-    #[test]
-    fn only_a_clear_no_is_no_effect() {
-        assert!(!answered(403, "AccessDenied").is_ambiguous());
-        for (status, code) in [(500, "InternalError"), (503, "SlowDown"), (502, "")] {
-            assert!(answered(status, code).is_ambiguous(), "{code}");
-        }
-        let error = io::Error::from(io::ErrorKind::ConnectionReset);
-        assert!(Fault::of_connection(&CALL, false, &error).is_ambiguous());
-        assert!(!Fault::of_connection(&CALL, true, &error).is_ambiguous(), "nothing was sent");
-    }
-
-    #[test]
-    fn an_untrusted_certificate_is_told_apart() {
-        let inner = rustls::Error::General("unknown issuer".to_owned());
-        let fault = Fault::of_connection(&CALL, true, &io::Error::other(io::Error::other(inner)));
-        assert_eq!((fault.kind, fault.code()), (Kind::Untrusted, Code::FailedPrecondition));
-    }
-}
+#[path = "fault_tests.rs"]
+mod tests;

@@ -18,9 +18,13 @@ pub enum Kind {
     Full,
     Missing,
     NotEmpty,
+    /// Uploads of several parts keep the bucket.
+    Uploading,
     Busy,
     Broken,
     Refused,
+    /// An answer, but not one that S3 gives.
+    Garbled,
     Unreachable,
     Untrusted,
     Late,
@@ -46,6 +50,7 @@ impl Kind {
             "TooManyBuckets" | "QuotaExceeded" | "XMinioAdminBucketQuotaExceeded" => Self::Full,
             "NoSuchBucket" => Self::Missing,
             "BucketNotEmpty" => Self::NotEmpty,
+            "MPUinProgress" => Self::Uploading,
             "SlowDown" | "Throttling" | "ServiceUnavailable" | "OperationAborted" | "RequestTimeout" => {
                 Self::Busy
             }
@@ -73,7 +78,7 @@ impl Kind {
     /// Whether the request may have had its effect all the same.
     pub(super) fn is_ambiguous(self) -> bool {
         match self {
-            Self::Busy | Self::Broken | Self::Late | Self::Cut => true,
+            Self::Busy | Self::Broken | Self::Garbled | Self::Late | Self::Cut => true,
             Self::WrongSecret
             | Self::UnknownKey
             | Self::Expired
@@ -86,6 +91,7 @@ impl Kind {
             | Self::Full
             | Self::Missing
             | Self::NotEmpty
+            | Self::Uploading
             | Self::Refused
             | Self::Unreachable
             | Self::Untrusted => false,
@@ -100,9 +106,13 @@ impl Kind {
             Self::Taken | Self::Owned => Code::AlreadyExists,
             Self::WrongRegion | Self::BadName => Code::InvalidArgument,
             Self::Full => Code::ResourceExhausted,
-            Self::Clock | Self::Missing | Self::NotEmpty | Self::Refused | Self::Untrusted => {
-                Code::FailedPrecondition
-            }
+            Self::Clock
+            | Self::Missing
+            | Self::NotEmpty
+            | Self::Uploading
+            | Self::Refused
+            | Self::Garbled
+            | Self::Untrusted => Code::FailedPrecondition,
             Self::Busy | Self::Broken | Self::Unreachable | Self::Cut => Code::Unavailable,
             Self::Late => Code::DeadlineExceeded,
         }

@@ -1,28 +1,22 @@
-//! The only caller of the S3 server: one signed request, one answer or a [`Fault`], no retries underneath.
+//! The S3 server, as far as volumes need it: one request, one answer or a [`Fault`], no retries underneath.
 
-use std::io::Cursor;
 use std::path::Path;
 use std::time::Duration;
 
-use http::{Method, Request};
-use http_body_util::{BodyExt as _, Full, Limited};
-use jiff::Timestamp;
-use rusty_s3::actions::{DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _};
+use http::Method;
+use rusty_s3::actions::{
+    AbortMultipartUpload, DeleteObjects, ListObjectsV2, ObjectIdentifier, S3Action as _,
+};
 use rusty_s3::{Bucket, UrlStyle};
-use url::Url;
 
-use super::connection::Connections;
 use super::credentials::Credentials;
 use super::endpoint::{DEFAULT_REGION, Endpoint};
+use super::exchange::{Answer, Asked, Exchange};
 use super::fault::{Call, Fault, Operation};
 use super::kind::Kind;
-use super::signing::{Unsigned, sign};
+use super::listing::{self, ListingError, Upload};
 use crate::metrics::S3Calls;
 
-/// csi-provisioner gives up after 10 s: the answer must be there before, so that it hears what is wrong.
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// The largest answer is a list of a thousand keys, of a kilobyte each.
-const LARGEST_ANSWER_BYTES: usize = 8 << 20;
 /// Of a URL that is signed in itself, which ours are not: rusty-s3 only builds them.
 const UNUSED: Duration = Duration::ZERO;
 
@@ -38,9 +32,8 @@ pub enum Addressing {
 
 pub struct Server {
     pub endpoint: Endpoint,
-    connections: Connections,
+    exchange: Exchange,
     addressing: Addressing,
-    calls: S3Calls,
 }
 
 /// Whose request it is, and where.
@@ -66,7 +59,7 @@ impl Server {
         authorities: Option<&Path>,
         calls: S3Calls,
     ) -> Self {
-        Self { endpoint, connections: Connections::new(authorities), addressing, calls }
+        Self { endpoint, exchange: Exchange::new(authorities, calls), addressing }
     }
 
     pub async fn create_bucket(&self, account: Account<'_>, bucket: &str) -> Result<(), Fault> {
@@ -105,7 +98,7 @@ impl Server {
         prefix: &str,
         most: usize,
     ) -> Result<Vec<String>, Fault> {
-        let page = self
+        let answer = self
             .call(account, Operation::ListObjects, bucket, |at| {
                 let mut list = ListObjectsV2::new(at, None);
                 list.with_prefix(prefix);
@@ -113,11 +106,41 @@ impl Server {
                 Asked::new(Method::GET, list.sign(UNUSED))
             })
             .await?;
-        let parsed = ListObjectsV2::parse_response(&page).map_err(|error| {
-            let call = self.described(account, Operation::ListObjects, bucket);
-            Fault::new(Kind::Refused, &call, format!("its list cannot be read: {error}"))
-        })?;
-        Ok(parsed.contents.into_iter().map(|object| object.key).collect())
+        listing::keys(&answer.page, most)
+            .map_err(|error| self.garbled(account, Operation::ListObjects, bucket, &error))
+    }
+
+    /// The first unfinished uploads of a bucket.
+    pub async fn uploads(
+        &self,
+        account: Account<'_>,
+        bucket: &str,
+        most: usize,
+    ) -> Result<Vec<Upload>, Fault> {
+        let answer = self
+            .call(account, Operation::ListUploads, bucket, |at| {
+                let mut url = at.base_url().clone();
+                url.set_query(Some(&format!("encoding-type=url&max-uploads={most}&uploads=")));
+                Asked::new(Method::GET, url)
+            })
+            .await?;
+        listing::uploads(&answer.page, most)
+            .map_err(|error| self.garbled(account, Operation::ListUploads, bucket, &error))
+    }
+
+    pub async fn abort_upload(
+        &self,
+        account: Account<'_>,
+        bucket: &str,
+        upload: &Upload,
+    ) -> Result<(), Fault> {
+        self.check_key(account, Operation::AbortUpload, bucket, &upload.key)?;
+        self.call(account, Operation::AbortUpload, bucket, |at| {
+            let abort = AbortMultipartUpload::new(at, None, &upload.key, &upload.id);
+            Asked::new(Method::DELETE, abort.sign(UNUSED))
+        })
+        .await
+        .map(drop)
     }
 
     /// A thousand keys at most.
@@ -129,11 +152,7 @@ impl Server {
     ) -> Result<(), Fault> {
         let (listed, odd): (Vec<_>, Vec<_>) = keys.iter().partition(|key| xml_carries(key));
         for key in odd {
-            if key.split('/').any(|segment| matches!(segment, "." | "..")) {
-                // A URL would name another object, perhaps outside of the prefix.
-                let call = self.described(account, Operation::DeleteObjects, bucket);
-                return Err(Fault::new(Kind::Refused, &call, format!("no URL can name the object {key:?}")));
-            }
+            self.check_key(account, Operation::DeleteObjects, bucket, key)?;
             self.call(account, Operation::DeleteObjects, bucket, |at| {
                 Asked::new(Method::DELETE, at.object_url(key))
             })
@@ -144,7 +163,7 @@ impl Server {
             return Ok(());
         }
         let objects: Vec<ObjectIdentifier> = listed.into_iter().cloned().map(ObjectIdentifier::new).collect();
-        let page = self
+        let answer = self
             .call(account, Operation::DeleteObjects, bucket, |at| {
                 let mut delete = DeleteObjects::new(at, None, objects.iter());
                 delete.set_quiet(true);
@@ -155,7 +174,32 @@ impl Server {
             .await?;
         // The answer to the whole may be OK while single objects are not.
         let call = self.described(account, Operation::DeleteObjects, bucket);
-        Fault::of_object(&call, &page).map_or(Ok(()), Err)
+        Fault::of_object(&call, &answer.page).map_or(Ok(()), Err)
+    }
+
+    /// A URL would name another object, perhaps outside of the prefix.
+    fn check_key(
+        &self,
+        account: Account<'_>,
+        operation: Operation,
+        bucket: &str,
+        key: &str,
+    ) -> Result<(), Fault> {
+        if !key.is_empty() && !key.split('/').any(|segment| matches!(segment, "." | "..")) {
+            return Ok(());
+        }
+        let call = self.described(account, operation, bucket);
+        Err(Fault::new(Kind::Refused, &call, format!("no URL can name the object {key:?}")))
+    }
+
+    fn garbled(
+        &self,
+        account: Account<'_>,
+        operation: Operation,
+        bucket: &str,
+        error: &ListingError,
+    ) -> Fault {
+        Fault::new(Kind::Garbled, &self.described(account, operation, bucket), error.to_string())
     }
 
     fn region<'a>(&'a self, account: Account<'a>) -> &'a str {
@@ -173,7 +217,7 @@ impl Server {
         operation: Operation,
         bucket: &str,
         ask: impl FnOnce(&Bucket) -> Asked,
-    ) -> Result<String, Fault> {
+    ) -> Result<Answer<'_>, Fault> {
         let call = self.described(account, operation, bucket);
         let style = match self.addressing {
             Addressing::Path => UrlStyle::Path,
@@ -184,39 +228,7 @@ impl Server {
         })?;
         let at = Bucket::new(url, style, bucket.to_owned(), call.region.to_owned())
             .map_err(|error| Fault::new(Kind::BadName, &call, error.to_string()))?;
-        let send = self.send(&call, ask(&at), account.credentials);
-        let outcome = match tokio::time::timeout(ANSWER_WITHIN, send).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(Fault::new(Kind::Late, &call, format!("within {} s", ANSWER_WITHIN.as_secs()))),
-        };
-        self.calls.count(operation, &outcome);
-        outcome
-    }
-
-    async fn send(
-        &self,
-        call: &Call<'_>,
-        asked: Asked,
-        credentials: &Credentials,
-    ) -> Result<String, Fault> {
-        let Asked { method, url, body, headers } = asked;
-        let unsigned =
-            Unsigned { method: &method, url: &url, payload: body.as_bytes(), headers: &headers };
-        let headers = sign(&unsigned, &credentials.keys, call.region, Timestamp::now());
-        let mut request = Request::builder().method(method).uri(url.as_str());
-        for (name, value) in headers {
-            request = request.header(name, value);
-        }
-        let request = request
-            .body(Full::new(Cursor::new(body.into_bytes())))
-            .map_err(|error| Fault::new(Kind::BadName, call, error.to_string()))?;
-        let answer = self.connections.client().request(request).await;
-        let answer = answer.map_err(|error| Fault::of_connection(call, error.is_connect(), &error))?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), LARGEST_ANSWER_BYTES).collect().await;
-        let body = body.map_err(|error| Fault::of_connection(call, false, &*error))?.to_bytes();
-        let body = String::from_utf8_lossy(&body).into_owned();
-        if status.is_success() { Ok(body) } else { Err(Fault::of_answer(call, status.as_u16(), &body)) }
+        self.exchange.ask(&call, account.credentials, || ask(&at)).await
     }
 }
 
@@ -224,18 +236,4 @@ impl Server {
 /// feed, which would be another object.
 fn xml_carries(key: &str) -> bool {
     !key.contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
-}
-
-struct Asked {
-    method: Method,
-    url: Url,
-    body: String,
-    /// Beside those of every request.
-    headers: Vec<(&'static str, String)>,
-}
-
-impl Asked {
-    fn new(method: Method, url: Url) -> Self {
-        Self { method, url, body: String::new(), headers: Vec::new() }
-    }
 }

@@ -1,8 +1,9 @@
 //! Whose keys make a bucket, and what is said when they are wrong.
 
-use ::controller::provision::claim::{BEGUN, Begun, FINALIZER};
+use std::collections::BTreeSet;
+
+use ::controller::provision::claim::{BEGUN, FINALIZER};
 use ::controller::provision::naming::VolumeId;
-use ::controller::provision::storage_class::SecretRef;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use s3_csi_tests::claims::{Tenant, handle};
@@ -29,6 +30,8 @@ async fn each_tenants_buckets_are_in_its_own_account() {
     let templated = json!({
         "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}",
         "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+        "csi.storage.k8s.io/node-publish-secret-name": "${pvc.name}",
+        "csi.storage.k8s.io/node-publish-secret-namespace": "${pvc.namespace}",
     });
     tenant.class("templated", templated, json!({})).await;
     let elsewhere = Tenant::set("tenants-other", BOB).await;
@@ -51,6 +54,7 @@ async fn each_mistake_has_its_own_words() {
     let tenant = Tenant::set("mistakes", ALICE).await;
     let _controller = controller::shared(&tenant.here.client).await;
     let keys = |id: &str, secret: &str| json!({"access_key_id": id, "secret_access_key": secret});
+    tenant.secret("cleared", json!({})).await;
     tenant.secret("halved", json!({"access_key_id": ALICE.access_key})).await;
     tenant.secret("emptied", keys(ALICE.access_key, "")).await;
     tenant.secret("garbled", keys("no key at all", "x")).await;
@@ -58,6 +62,7 @@ async fn each_mistake_has_its_own_words() {
     tenant.secret("mismatched", keys(ALICE.access_key, BOB.secret_key)).await;
     for (secret, words) in [
         ("missing", "there is no Secret"),
+        ("cleared", "has no key `access_key_id`"),
         ("halved", "has no key `secret_access_key`"),
         ("emptied", "the key `secret_access_key` of Secret"),
         ("garbled", "is not one that S3 could have given"),
@@ -109,28 +114,35 @@ async fn a_region_that_the_server_does_not_accept_is_named() {
 
 /// Whoever may write a claim can write our mark on it, and name any Secret of the cluster there.
 #[tokio::test]
-async fn a_forged_mark_tells_nothing_about_other_peoples_secrets() {
+async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
     let (tenant, theirs) = (Tenant::set("forger", ALICE).await, Tenant::set("forged", BOB).await);
     let _controller = controller::shared(&tenant.here.client).await;
+    theirs.keys("whole", BOB).await;
     theirs.secret("halved", json!({"access_key_id": BOB.access_key})).await;
     theirs.secret("mismatched", json!({"access_key_id": BOB.access_key, "secret_access_key": "wrong"})).await;
-    for secret in ["halved", "mismatched"] {
+    let mut outcomes = BTreeSet::new();
+    for secret in ["whole", "halved", "mismatched", "missing"] {
         // Of no class: it is not provisioned, and only its mark makes it ours.
         let claim = tenant.claim(secret, "none").await;
-        let id = VolumeId::bucket(&format!("pvc-{}", claim.uid().unwrap()), None);
-        let secret_of_others =
-            SecretRef { namespace: theirs.here.namespace.clone(), name: secret.to_owned() };
-        let begun = Begun::new(&id, Some(&secret_of_others), None);
+        let bucket = VolumeId::bucket(&format!("pvc-{}", claim.uid().unwrap()), None).to_string();
+        // Only with Bob's keys could it be deleted.
+        theirs.server.create_bucket(&bucket).unwrap();
+        let begun =
+            json!({"volume": bucket, "secret": [theirs.here.namespace, secret], "region": "us-east-1"});
         let mark = json!({"metadata": {
-            "finalizers": [FINALIZER], "annotations": {BEGUN: json!(begun).to_string()},
+            "finalizers": [FINALIZER], "annotations": {BEGUN: begun.to_string()},
         }});
         tenant.claims().patch(secret, &PatchParams::default(), &Patch::Merge(mark)).await.unwrap();
         tenant.delete(secret).await;
-        let told = tenant.is_told(secret, &["ProvisioningCleanupFailed:"]).await;
-        for word in [theirs.here.namespace.as_str(), "Secret", "access", "S3", "Signature"] {
-            assert!(!told.contains(word), "{word}: {told}");
-        }
-        let unmark = Patch::Merge(json!({"metadata": {"finalizers": null}}));
-        tenant.claims().patch(secret, &PatchParams::default(), &unmark).await.unwrap();
+        tenant.claim_gone(secret).await;
+        tenant.is_told(secret, &["BucketLeft:", &bucket]).await;
+        assert!(theirs.has_bucket(&bucket), "Bob's keys were used");
+        let told = tenant.told(secret).await;
+        outcomes.insert(told.iter().map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
+    }
+    assert_eq!(outcomes.len(), 1, "they can be told apart: {outcomes:?}");
+    let told = format!("{outcomes:?}");
+    for word in [theirs.here.namespace.as_str(), "Secret ", "access_key", "Signature"] {
+        assert!(!told.contains(word), "{word}: {told}");
     }
 }

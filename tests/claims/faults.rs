@@ -36,7 +36,7 @@ async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_alo
     let _running = controller::none().await;
     let tenant = Tenant::set("faults", ALICE).await;
     // About half of the requests are harmed, in no order that retries could fall in step with, until it is enough.
-    let server = Faulty::before(SERVER, |number| match ((number * 2_654_435_761) >> 7) % 10 {
+    let server = Faulty::before(SERVER, |number, _| match ((number * 2_654_435_761) >> 7) % 10 {
         _ if number > 300 => Fault::None,
         0 => Fault::DropAnswer,
         1 => Fault::Refuse(503, "SlowDown"),
@@ -78,7 +78,7 @@ async fn whatever_happens_to_requests_each_claim_has_one_bucket_and_takes_it_alo
 async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     let _running = controller::none().await;
     let tenant = Tenant::set("doubt", ALICE).await;
-    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let server = Faulty::before(SERVER, |_, _| Fault::DropAnswer);
     let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "doubt"}), json!({})).await;
     tenant.claim("data", "plain").await;
@@ -90,7 +90,7 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     tenant.delete("data").await;
     tenant.is_told("data", &["ProvisioningCleanupFailed:"]).await;
     drop(controller);
-    server.plan(|_| Fault::None);
+    server.plan(|_, _| Fault::None);
     let controller = behind(&server, &tenant).await;
     tenant.claim_gone("data").await;
     assert!(ours(&tenant, "doubt-").is_empty());
@@ -103,7 +103,7 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
 async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     let _running = controller::none().await;
     let tenant = Tenant::set("orphaned", ALICE).await;
-    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let server = Faulty::before(SERVER, |_, _| Fault::DropAnswer);
     let controller = behind(&server, &tenant).await;
     tenant.keys("keys", ALICE).await;
     let mut parameters = tenant.provisioner_secret("keys");
@@ -127,7 +127,7 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
 async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
     let _running = controller::none().await;
     let tenant = Tenant::set("changing", ALICE).await;
-    let server = Faulty::before(SERVER, |_| Fault::DropAnswer);
+    let server = Faulty::before(SERVER, |_, _| Fault::DropAnswer);
     let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "changing-old"}), json!({})).await;
     tenant.claim("data", "plain").await;
@@ -135,7 +135,7 @@ async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
     let classes = Api::<StorageClass>::all(tenant.here.client.clone());
     classes.delete(&tenant.class_name("plain"), &DeleteParams::default()).await.unwrap();
     tenant.class("plain", json!({"bucketNamePrefix": "changing-new"}), json!({})).await;
-    server.plan(|_| Fault::None);
+    server.plan(|_, _| Fault::None);
     let volume = tenant.bound("data").await;
     assert_eq!(ours(&tenant, "changing-"), BTreeSet::from([handle(&volume)]));
     assert!(handle(&volume).starts_with("changing-new-"), "{}", handle(&volume));
@@ -146,13 +146,13 @@ async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
 async fn a_refusal_is_never_taken_for_success() {
     let _running = controller::none().await;
     let tenant = Tenant::set("refusals", ALICE).await;
-    let server = Faulty::before(SERVER, |_| Fault::None);
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
     let controller = behind(&server, &tenant).await;
-    tenant.class("plain", json!({}), json!({})).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "refusals"}), json!({})).await;
     tenant.claim("early", "plain").await;
     let early = tenant.bound("early").await;
 
-    server.plan(|_| Fault::Refuse(403, "AccessDenied"));
+    server.plan(|_, _| Fault::Refuse(403, "AccessDenied"));
     tenant.claim("late", "plain").await;
     tenant.is_told("late", &["ProvisioningFailed:", "AccessDenied"]).await;
     tenant.delete("early").await;
@@ -161,7 +161,7 @@ async fn a_refusal_is_never_taken_for_success() {
     assert!(tenant.has_bucket(&handle(&early)), "nothing was deleted");
     assert_eq!(tenant.volumes_here().await, BTreeSet::from([early.name_any()]), "and the volume says so");
 
-    server.plan(|_| Fault::None);
+    server.plan(|_, _| Fault::None);
     let late = tenant.bound("late").await;
     tenant.volume_gone(&early.name_any()).await;
     assert!(!tenant.has_bucket(&handle(&early)) && tenant.has_bucket(&handle(&late)));
@@ -172,7 +172,7 @@ async fn a_refusal_is_never_taken_for_success() {
 async fn a_claim_costs_one_request_and_its_end_another() {
     let _running = controller::none().await;
     let tenant = Tenant::set("requests", ALICE).await;
-    let server = Faulty::before(SERVER, |_| Fault::None);
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
     let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "requests"}), json!({})).await;
     for number in 0..20 {

@@ -4,6 +4,8 @@ mod crashes;
 mod credentials;
 mod examples;
 mod faults;
+mod hostile;
+mod leftovers;
 mod modes;
 mod objects;
 mod prefixes;

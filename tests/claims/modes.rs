@@ -29,7 +29,7 @@ async fn a_claim_gets_a_bucket_and_takes_it_along() {
 #[tokio::test]
 async fn a_bucket_with_objects_is_kept_and_that_is_told() {
     let tenant = Tenant::set("kept", ALICE).await;
-    let _controller = controller::shared(&tenant.here.client).await;
+    let controller = controller::shared(&tenant.here.client).await;
     tenant.class("plain", json!({"bucketNamePrefix": "kept"}), json!({})).await;
     tenant.claim("data", "plain").await;
     let volume = tenant.bound("data").await;
@@ -40,6 +40,8 @@ async fn a_bucket_with_objects_is_kept_and_that_is_told() {
     tenant.volume_gone(&volume.name_any()).await;
     tenant.is_told(&volume.name_any(), &["BucketKept:", &bucket, "is not empty"]).await;
     assert_eq!(tenant.server.get(&bucket, "precious").unwrap(), b"x");
+    let metrics = controller.as_ref().unwrap().metrics();
+    assert!(metrics.contains("s3_csi_controller_buckets_kept_total{reason=\"not_empty\"}"), "{metrics}");
 }
 
 #[tokio::test]
@@ -116,17 +118,27 @@ async fn what_no_bucket_can_be_is_refused_in_words() {
     tenant.class("plain", json!({}), json!({})).await;
     tenant.class("typo", json!({"bucketPrefix": "x"}), json!({})).await;
     tenant.class("elsewhere", json!({"endpoint": "http://other.test"}), json!({})).await;
+    tenant.class("named", json!({"bucketName": "My_Bucket"}), json!({})).await;
+    let half = json!({
+        "csi.storage.k8s.io/provisioner-secret-name": "keys",
+        "csi.storage.k8s.io/provisioner-secret-namespace": "${pvc.namespace}",
+    });
+    tenant.class("half", half, json!({})).await;
     let source = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}});
     tenant.claim_with("copied", "plain", source).await;
     tenant.claim_with("block", "plain", json!({"volumeMode": "Block"})).await;
     tenant.claim_with("selected", "plain", json!({"selector": {"matchLabels": {"a": "b"}}})).await;
     tenant.claim("mistyped", "typo").await;
     tenant.claim("misled", "elsewhere").await;
+    tenant.claim("misnamed", "named").await;
+    tenant.claim("unmountable", "half").await;
     for (claim, words) in [
         ("copied", "remove the claim's dataSource"),
         ("block", "use volumeMode: Filesystem"),
         ("selected", "selector"),
         ("mistyped", "parameter `bucketPrefix` is unknown; known are: bucketName"),
+        ("misnamed", "invalid `bucketName` \"My_Bucket\""),
+        ("unmountable", "add `csi.storage.k8s.io/node-publish-secret-name`"),
         ("misled", "endpoint, from which volumes are mounted, is `http://s3.test`"),
     ] {
         tenant.is_told(claim, &["ProvisioningFailed:", words]).await;

@@ -1,10 +1,20 @@
-//! The way to the S3 server: certificates of a private authority, and buckets as hosts.
+//! The way to the S3 server: certificates of a private authority, buckets as hosts, and what can be seen on it.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 
 use kube::ResourceExt as _;
 use s3_csi_tests::claims::{Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::relay::Relay;
 use serde_json::json;
 use xtask::s3::{ALICE, ENDPOINT, ENDPOINT_TLS};
+
+const SERVER: &str = "s3.test:80";
+/// What a thief of a request would rather have deleted, with its digests.
+const OTHER_PAYLOAD: &str = "<Delete><Object><Key>precious</Key></Object></Delete>";
+const OTHER_MD5: &str = "LZE/dhuhPcyW717s+hrAHw==";
+const OTHER_SHA256: &str = "a83ec1ff5379a02488368215f054d31f591b5094f0d4d14578822f7fcfb95854";
 
 #[tokio::test]
 async fn tls_with_a_private_authority_and_virtual_hosts() {
@@ -61,5 +71,82 @@ async fn authorities_may_come_later() {
     tenant.is_told("data", &["ProvisioningFailed:", "is not trusted"]).await;
     std::fs::copy(tenant.here.cluster.authority(), &file).unwrap();
     tenant.bound("data").await;
+    drop(controller);
+}
+
+/// The first request of this kind that the relay heard: its head and its payload.
+fn first(spoken: &str, line: &str) -> (String, String) {
+    let (head, rest) = spoken[spoken.find(line).unwrap()..].split_once("\r\n\r\n").unwrap();
+    let length: usize = header(head, "content-length").parse().unwrap();
+    (head.to_owned(), rest[..length].to_owned())
+}
+
+fn header<'a>(head: &'a str, name: &str) -> &'a str {
+    let value = head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    value.unwrap_or_else(|| panic!("no {name} in {head}"))
+}
+
+/// Sends it as it is; returns the status.
+fn send(head: &str, payload: &str) -> String {
+    let mut line = TcpStream::connect(SERVER).unwrap();
+    write!(line, "{head}\r\nconnection: close\r\n\r\n{payload}").unwrap();
+    let mut answer = String::new();
+    line.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap_or_default().to_owned()
+}
+
+#[tokio::test]
+async fn a_request_that_is_seen_carries_no_key_and_cannot_be_changed() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("wire", ALICE).await;
+    let (relay, bucket) = (Relay::to(Some(SERVER)), "seen-on-the-wire");
+    let endpoint = format!("--endpoint-url={}", relay.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint]).await;
+    tenant.server.create_bucket(bucket).unwrap();
+    tenant.server.put(bucket, "precious", b"x").unwrap();
+    let token = "token-of-a-session";
+    let keys = json!({
+        "access_key_id": ALICE.access_key, "secret_access_key": ALICE.secret_key, "session_token": token,
+    });
+    tenant.secret("keys", keys).await;
+    let mut parameters = tenant.provisioner_secret("keys");
+    parameters["bucketName"] = json!(bucket);
+    parameters["deletionPolicy"] = json!("delete-objects");
+    tenant.class("plain", json!({"bucketNamePrefix": "wire"}), json!({})).await;
+    tenant.class("prefixed", parameters, json!({})).await;
+    for class in ["plain", "prefixed"] {
+        tenant.claim(class, class).await;
+        let volume = tenant.bound(class).await;
+        if class == "prefixed" {
+            tenant.server.put(bucket, &format!("{}/file", volume.name_any()), b"x").unwrap();
+        }
+        tenant.delete(class).await;
+        tenant.volume_gone(&volume.name_any()).await;
+    }
+    assert_eq!(tenant.server.objects(bucket, "").unwrap(), ["precious"]);
+
+    let spoken = relay.heard();
+    let requests: Vec<&str> = spoken.lines().filter(|line| line.ends_with(" HTTP/1.1")).collect();
+    for method in ["PUT /wire-", "DELETE /wire-", "GET /", "POST /"] {
+        assert!(requests.iter().any(|line| line.starts_with(method)), "{method}: {requests:?}");
+    }
+    for line in &requests {
+        assert!(!line.contains("X-Amz-") && !line.contains(token), "{line}");
+    }
+    let (head, payload) = first(&spoken, &format!("POST /{bucket}/?delete"));
+    assert!(header(&head, "authorization").contains("x-amz-content-sha256;x-amz-date;x-amz-security-token"));
+    assert_eq!(header(&head, "x-amz-security-token"), token);
+
+    assert_eq!(send(&head, &payload), "200", "as it was, it is understood");
+    let length = format!("content-length: {}", payload.len());
+    let changed = head
+        .replace(&length, &format!("content-length: {}", OTHER_PAYLOAD.len()))
+        .replace(header(&head, "content-md5"), OTHER_MD5);
+    let changed_hash = changed.replace(header(&head, "x-amz-content-sha256"), OTHER_SHA256);
+    for thief in [changed, changed_hash] {
+        let status = send(&thief, OTHER_PAYLOAD);
+        assert!(status.starts_with('4'), "{status}");
+    }
+    assert_eq!(tenant.server.get(bucket, "precious").unwrap(), b"x");
     drop(controller);
 }

@@ -75,11 +75,13 @@ impl Tenant {
         self.secret(name, data).await;
     }
 
-    /// Parameters that name a Secret of this namespace for making buckets.
+    /// Parameters that name a Secret of this namespace, for making buckets and for mounting them.
     pub fn provisioner_secret(&self, name: &str) -> Value {
         json!({
             "csi.storage.k8s.io/provisioner-secret-name": name,
             "csi.storage.k8s.io/provisioner-secret-namespace": self.here.namespace,
+            "csi.storage.k8s.io/node-publish-secret-name": name,
+            "csi.storage.k8s.io/node-publish-secret-namespace": self.here.namespace,
         })
     }
 

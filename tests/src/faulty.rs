@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 /// What is done to a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub enum Fault {
     None,
     /// The answer comes this much later.
@@ -20,10 +20,12 @@ pub enum Fault {
     Refuse(u16, &'static str),
     /// Another answer, after the server did what it was asked.
     Lie(u16, &'static str),
+    /// Success with this page, made from the request's first line; the server sees nothing.
+    Invent(fn(&str) -> String),
 }
 
-/// Whoever asks is told what to do to the request with this number.
-type Plan = Arc<dyn Fn(usize) -> Fault + Send + Sync>;
+/// What to do to the request with this number and this first line.
+type Plan = Arc<dyn Fn(usize, &str) -> Fault + Send + Sync>;
 
 #[derive(Clone)]
 pub struct Faulty {
@@ -34,7 +36,7 @@ pub struct Faulty {
 }
 
 impl Faulty {
-    pub fn before(server: &'static str, plan: impl Fn(usize) -> Fault + Send + Sync + 'static) -> Self {
+    pub fn before(server: &'static str, plan: impl Fn(usize, &str) -> Fault + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let faulty = Self { address, plan: Arc::new(Mutex::new(Arc::new(plan))), seen: Arc::default() };
@@ -53,7 +55,7 @@ impl Faulty {
     }
 
     /// From now on.
-    pub fn plan(&self, plan: impl Fn(usize) -> Fault + Send + Sync + 'static) {
+    pub fn plan(&self, plan: impl Fn(usize, &str) -> Fault + Send + Sync + 'static) {
         *self.plan.lock().unwrap() = Arc::new(plan);
     }
 
@@ -64,18 +66,20 @@ impl Faulty {
     /// One request, one connection: nothing has to be known about where answers end.
     fn serve(&self, mut client: TcpStream, server: &str) -> Option<()> {
         let request = request(&mut client)?;
-        let line = String::from_utf8_lossy(&request);
-        let words: Vec<&str> = line.split([' ', '?', '\r']).take(2).collect();
+        let text = String::from_utf8_lossy(&request);
+        let line = text.lines().next()?;
+        let words: Vec<&str> = line.split([' ', '?']).take(2).collect();
         let number = {
             let mut seen = self.seen.lock().unwrap();
             seen.push(words.join(" "));
             seen.len() - 1
         };
         let plan = Arc::clone(&*self.plan.lock().unwrap());
-        let fault = plan(number);
+        let fault = plan(number, line);
         match fault {
             Fault::Cut => return None,
             Fault::Refuse(status, code) => return client.write_all(error(status, code).as_bytes()).ok(),
+            Fault::Invent(page) => return client.write_all(answer(200, &page(line)).as_bytes()).ok(),
             Fault::None | Fault::Delay(_) | Fault::DropAnswer | Fault::Lie(..) => {}
         }
         let mut server = TcpStream::connect(server).ok()?;
@@ -89,14 +93,17 @@ impl Faulty {
                 thread::sleep(time);
                 client.write_all(&answer).ok()
             }
-            Fault::None | Fault::Cut | Fault::Refuse(..) => client.write_all(&answer).ok(),
+            Fault::None | Fault::Cut | Fault::Refuse(..) | Fault::Invent(_) => client.write_all(&answer).ok(),
         }
     }
 }
 
 fn error(status: u16, code: &str) -> String {
-    let body = format!("<Error><Code>{code}</Code><Message>injected</Message></Error>");
-    format!("HTTP/1.1 {status} Injected\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    answer(status, &format!("<Error><Code>{code}</Code><Message>injected</Message></Error>"))
+}
+
+fn answer(status: u16, page: &str) -> String {
+    format!("HTTP/1.1 {status} Injected\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{page}", page.len())
 }
 
 /// A whole request, told to end the connection with its answer.

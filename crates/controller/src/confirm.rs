@@ -22,6 +22,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 pub struct ReadError {
     what: &'static str,
     error: String,
+    /// The account has no right to it: trying again does not help, a value of the chart does.
+    pub is_forbidden: bool,
 }
 
 pub struct Reader {
@@ -100,7 +102,13 @@ pub async fn read<T>(
 ) -> Result<T, ReadError> {
     match tokio::time::timeout(ANSWER_WITHIN, request).await {
         Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => Err(ReadError { what, error: error.to_string() }),
-        Err(_) => Err(ReadError { what, error: format!("no answer within {ANSWER_WITHIN:?}") }),
+        Ok(Err(error)) => {
+            let is_forbidden = matches!(&error, kube::Error::Api(status) if status.is_forbidden());
+            Err(ReadError { what, error: error.to_string(), is_forbidden })
+        }
+        Err(_) => {
+            let error = format!("no answer within {ANSWER_WITHIN:?}");
+            Err(ReadError { what, error, is_forbidden: false })
+        }
     }
 }

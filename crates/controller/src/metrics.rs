@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use crate::group::is_broken;
 use crate::observed::Phase;
 use crate::provision::fault::{Fault, Operation};
+use crate::provision::volume::Kept;
 use crate::world::World;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -48,12 +49,53 @@ impl S3Calls {
     }
 }
 
+/// Why a bucket outlived its volume although the policy is Delete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeptReason {
+    NotEmpty,
+    UnfinishedUploads,
+    /// Not of a name that the driver gives.
+    NotOurs,
+    /// There are no keys to delete it with.
+    SecretMissing,
+}
+
+impl From<Kept> for KeptReason {
+    fn from(why: Kept) -> Self {
+        match why {
+            Kept::NotEmpty => Self::NotEmpty,
+            Kept::Uploading => Self::UnfinishedUploads,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct BucketsKept(Family<ReasonLabel, Counter>);
+
+impl BucketsKept {
+    pub fn count(&self, reason: KeptReason) {
+        let reason = match reason {
+            KeptReason::NotEmpty => "not_empty",
+            KeptReason::UnfinishedUploads => "unfinished_uploads",
+            KeptReason::NotOurs => "not_ours",
+            KeptReason::SecretMissing => "secret_missing",
+        };
+        self.0.get_or_create(&ReasonLabel { reason }).inc();
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub reconciles: Family<ResultLabel, Counter>,
     pub reconcile_seconds: Histogram,
     pub steps: Family<StepLabels, Counter>,
     pub s3_calls: S3Calls,
+    pub buckets_kept: BucketsKept,
     pub queues: Family<QueueLabel, Gauge>,
     pub leader: Gauge,
 }
@@ -66,6 +108,7 @@ impl Metrics {
             reconcile_seconds: Histogram::new(exponential_buckets(0.000_1, 4.0, 10)),
             steps: Family::default(),
             s3_calls: S3Calls::default(),
+            buckets_kept: BucketsKept::default(),
             queues: Family::default(),
             leader: Gauge::default(),
         };
@@ -81,6 +124,11 @@ impl Metrics {
             "s3_calls",
             "Requests to the S3 server, by kind and result",
             metrics.s3_calls.0.clone(),
+        );
+        registry.register(
+            "buckets_kept",
+            "Buckets that outlived their volume although its policy is Delete, by reason",
+            metrics.buckets_kept.0.clone(),
         );
         registry.register("queue_depth", "Keys that wait to be looked at, by queue", metrics.queues.clone());
         registry.register("leader", "1 while this controller acts", metrics.leader.clone());

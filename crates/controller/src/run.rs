@@ -144,7 +144,8 @@ fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, Run
     let calls = metrics.s3_calls.clone();
     let server = Server::new(endpoint, flags.s3_addressing, flags.ca_bundle.as_deref(), calls);
     let driver_keys = DriverKeys { folder: flags.credentials_dir.clone() };
-    Ok(Some(Arc::new(Volumes { server, driver_keys })))
+    let kept = metrics.buckets_kept.clone();
+    Ok(Some(Arc::new(Volumes { server, driver_keys, kept })))
 }
 
 /// Whoever leads: csi-provisioner elects a leader of its own.

@@ -100,6 +100,11 @@ impl Client {
         self.send(Method::Put, &[bucket], &[("policy", "")], policy.as_bytes()).map(drop)
     }
 
+    /// Begins an upload of several parts, which nobody completes.
+    pub fn begin_upload(&self, bucket: &str, key: &str) -> Result<()> {
+        self.send(Method::Post, &[bucket, key], &[("uploads", "")], &[]).map(drop)
+    }
+
     /// Uploads of several parts that were begun and neither completed nor aborted.
     pub fn unfinished_uploads(&self, bucket: &str) -> Result<Vec<String>> {
         Ok(elements(&text(self.send(Method::Get, &[bucket], &[("uploads", "")], &[])?)?, "UploadId"))

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::naming::VolumeId;
-use super::storage_class::SecretRef;
 use crate::slim::SlimClaim;
 
 /// Written by the cluster's binder when it waits for a provisioner; the second one before Kubernetes 1.23.
@@ -23,7 +22,7 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// the bucket is gone again, whoever is killed and when: without it nobody would know of a bucket that was made for a
 /// claim that is no more.
 pub const FINALIZER: &str = "s3.csi.scality.com/provisioning";
-/// What has been begun, for whoever must undo it when the class is no more.
+/// What has been begun, for whoever must undo it.
 pub const BEGUN: &str = "s3.csi.scality.com/provisioning";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,15 +67,10 @@ pub enum Need {
     Settle,
 }
 
-/// Of [`BEGUN`].
+/// Of [`BEGUN`]. The claim's author can write it, too: it says nothing of keys, nor of where to use them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
 pub struct Begun {
     pub volume: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<(String, String)>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
 }
 
 impl Claim {
@@ -139,31 +133,11 @@ impl Claim {
     }
 
     /// What was begun for this very claim. Its author can write anything there: only a bucket whose name follows from the
-    /// claim's own UID is believed, and a Secret that can be one. A prefix never is: its id names any bucket, and we never
-    /// write one there.
-    pub fn begun(&self) -> Option<(VolumeId, Begun)> {
+    /// claim's own UID is believed. A prefix never is: its id names any bucket, and we never write one there.
+    pub fn begun(&self) -> Option<VolumeId> {
         let begun: Begun = serde_json::from_str(self.annotations.get(BEGUN)?).ok()?;
         let id = VolumeId::parse(&begun.volume).filter(|id| matches!(id, VolumeId::Bucket(_)))?;
-        let is_own = self.is_begun() && id.is_of(&self.persistent_volume());
-        (is_own && begun.secret().is_none_or(|secret| secret.can_be())).then_some((id, begun))
-    }
-
-    /// Whether the claim's author is told about the Secret of its mark. Whoever may write a claim can name any Secret there,
-    /// and must not learn of one elsewhere whether it is there, what is in it and what S3 says to it.
-    pub fn may_know(&self, secret: &SecretRef) -> bool {
-        secret.namespace == self.namespace
-    }
-}
-
-impl Begun {
-    pub fn new(id: &VolumeId, secret: Option<&SecretRef>, region: Option<&str>) -> Self {
-        let secret = secret.map(|secret| (secret.namespace.clone(), secret.name.clone()));
-        Self { volume: id.to_string(), secret, region: region.map(str::to_owned) }
-    }
-
-    pub fn secret(&self) -> Option<SecretRef> {
-        let (namespace, name) = self.secret.clone()?;
-        Some(SecretRef { namespace, name })
+        (self.is_begun() && id.is_of(&self.persistent_volume())).then_some(id)
     }
 }
 
@@ -247,26 +221,26 @@ mod tests {
             });
             marked.unwrap().begun()
         };
+        let begun = |volume: &str| Begun { volume: volume.to_owned() };
         let own = VolumeId::bucket("pvc-1", Some("team"));
-        let secret = SecretRef { namespace: "ns".into(), name: "keys".into() };
-        let begun = Begun::new(&own, Some(&secret), None);
-        assert_eq!(with(&begun), Some((own, begun.clone())));
-        assert_eq!(begun.secret(), Some(secret));
-        assert_eq!(with(&Begun::new(&VolumeId::bucket("pvc-2", None), None, None)), None);
-        assert_eq!(with(&Begun { volume: "my-bucket".into(), ..begun.clone() }), None);
+        assert_eq!(with(&begun(&own.to_string())), Some(own));
+        assert_eq!(with(&begun(&VolumeId::bucket("pvc-2", None).to_string())), None);
+        assert_eq!(with(&begun("my-bucket")), None);
         // Whoever writes a claim knows its UID, and so the first part of such an id.
         let prefix = Prefix::parse("theirs").unwrap();
         let theirs = VolumeId::prefix("pvc-1", Deletion::DeleteObjects, "others-bucket", prefix);
         assert!(theirs.is_of("pvc-1"));
-        assert_eq!(with(&Begun { volume: theirs.to_string(), ..begun.clone() }), None);
-        let path = Some(("ns".to_owned(), "../../theirs/secrets/keys".to_owned()));
-        assert_eq!(with(&Begun { secret: path, ..begun }), None);
+        assert_eq!(with(&begun(&theirs.to_string())), None);
     }
 
     #[test]
-    fn a_claims_author_is_told_about_secrets_beside_it() {
-        let claim = claim(|_| ()).unwrap();
-        let secret = |namespace: &str| SecretRef { namespace: namespace.to_owned(), name: "keys".to_owned() };
-        assert!(claim.may_know(&secret("ns")) && !claim.may_know(&secret("theirs")));
+    fn a_mark_of_an_earlier_version_names_its_bucket_and_no_secret() {
+        let own = VolumeId::bucket("pvc-1", None);
+        let old = json!({"volume": own.to_string(), "secret": ["theirs", "keys"], "region": "eu"});
+        let marked = claim(|claim| {
+            claim["metadata"]["annotations"][BEGUN] = json!(old.to_string());
+            claim["metadata"]["finalizers"] = json!([FINALIZER]);
+        });
+        assert_eq!(marked.unwrap().begun(), Some(own));
     }
 }

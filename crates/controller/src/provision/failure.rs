@@ -1,8 +1,10 @@
-//! Why a claim or a volume is not done, and what of it is told.
+//! Why a claim or a volume is not done.
 
+use jiff::Timestamp;
 use thiserror::Error;
 
-use super::storage_class::ClassError;
+use super::keyring::KeyringError;
+use super::storage_class::{ClassError, SecretRef};
 use super::volume::VolumeError;
 use super::write::WriteError;
 use crate::confirm::ReadError;
@@ -15,17 +17,19 @@ pub(super) enum ProvisionError {
     ClassMissing(String),
     #[error("StorageClass `{0}`: {1}")]
     Class(String, ClassError),
-    #[error("there is no Secret {0}/{1}: create it, or correct the class")]
-    SecretMissing(String, String),
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+    #[error(
+        "there is no Secret {}/{}, with whose keys `{volume}` is deleted: create it again; after {until} the volume is \
+         deleted without what is behind it", .secret.namespace, .secret.name
+    )]
+    SecretGone { secret: SecretRef, volume: String, until: Timestamp },
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]
     Write(#[from] WriteError),
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// It would tell the claim's author about a Secret that is perhaps none of their business.
-    #[error(transparent)]
-    Untold(Box<ProvisionError>),
 }
 
 impl ProvisionError {
@@ -34,27 +38,11 @@ impl ProvisionError {
         matches!(self, Self::Write(WriteError::Outdated { .. }))
     }
 
-    /// To users; the log has it all.
-    pub(super) fn told(&self) -> String {
+    /// S3 said no to these keys, or there are none: trying again with them changes nothing.
+    pub(super) fn is_refusal(&self) -> bool {
         match self {
-            Self::Untold(_) => {
-                "what was begun for this claim cannot be undone yet: the controller's log says why".to_owned()
-            }
-            error => error.to_string(),
+            Self::Volume(error) | Self::Keyring(KeyringError::Keys(error)) => error.is_refusal(),
+            _ => false,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_must_not_be_told_is_only_logged() {
-        let missing = || ProvisionError::SecretMissing("theirs".to_owned(), "keys".to_owned());
-        assert_eq!(missing().told(), missing().to_string());
-        let untold = ProvisionError::Untold(Box::new(missing()));
-        assert_eq!(untold.to_string(), missing().to_string());
-        assert!(!untold.told().contains("theirs") && !untold.told().contains("keys"), "{}", untold.told());
     }
 }

@@ -40,7 +40,7 @@ impl Order {
             annotations: &claim.annotations,
         };
         let id = match &plan.target {
-            Target::Bucket { name_prefix } => VolumeId::bucket(&name, name_prefix.as_deref()),
+            Target::Bucket { name_prefix, .. } => VolumeId::bucket(&name, name_prefix.as_deref()),
             Target::Prefix { bucket, template, deletion } => {
                 VolumeId::prefix(&name, *deletion, bucket, template.resolve(&subject)?)
             }
@@ -75,8 +75,7 @@ impl Order {
             Some(_) => AuthenticationSource::Secret,
             None => AuthenticationSource::Driver,
         };
-        let mut attributes =
-            volume::context(&self.id, source.as_str(), self.region.as_deref(), &self.plan.attributes);
+        let mut attributes = volume::context(&self.id, Some(source), &self.plan, self.region.as_deref());
         attributes.insert(IDENTITY.to_owned(), identity.to_owned());
         let secret = |secret: &SecretRef| json!({"name": secret.name, "namespace": secret.namespace});
         let (deleting, policy) = (self.provisioner_secret.as_ref(), reclaim_policy(class));
@@ -166,6 +165,15 @@ mod tests {
         assert_eq!(written["spec"]["mountOptions"], json!(["allow-delete", "region=eu-west-1"]));
         assert_eq!(written["metadata"]["annotations"][DELETION_SECRET_NAME], "make");
         assert_eq!(written["metadata"].get("finalizers"), Some(&json!([])), "its bucket stays");
+        assert_eq!(attributes.get("deletionPolicy"), None, "what is in it stays, too");
+    }
+
+    #[test]
+    fn a_volume_says_what_becomes_of_its_objects() {
+        let written = volume(json!({
+            "metadata": {"name": "s3"}, "provisioner": DRIVER, "parameters": {"deletionPolicy": "delete-objects"},
+        }));
+        assert_eq!(written["spec"]["csi"]["volumeAttributes"]["deletionPolicy"], "delete-objects");
     }
 
     #[test]

@@ -1,42 +1,41 @@
-//! Claims and volumes one at a time: gather, decide, act, tell.
+//! Claims one at a time: gather, decide, act, tell.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use contract::names::DRIVER;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::{Api, Client, ResourceExt as _};
 
-use super::claim::{Begun, Claim, Need};
-use super::credentials::Credentials;
+use super::claim::{Claim, Need};
 use super::failure::ProvisionError;
-use super::naming::VolumeId;
+use super::keyring::{Keyring, KeyringError};
+use super::naming::{Deletion, VolumeId};
 use super::order::{Order, waits_for_consumer};
-use super::patience::Patience;
-use super::reclaim::{self, Leftover};
+use super::origin::{Origin, Origins};
+use super::patience::{Patience, Task};
 use super::server::Account;
-use super::storage_class::{REGION, SecretRef};
+use super::storage_class::REGION;
 use super::tell::{self, Reason, Teller};
-use super::volume::{Gone, VolumeError, Volumes};
+use super::volume::{Gone, Volumes};
 use super::write::{WriteError, Writer};
 use crate::confirm::read;
 use crate::dispatch::Outcome;
-use crate::slim::SlimVolume;
-use crate::world::{Key, World};
+use crate::world::World;
 
 /// The binder takes milliseconds. Until then the claim looks as if it still waited for a volume.
 const BOUND_WITHIN: Duration = Duration::from_secs(20);
 
 pub struct Provisioner {
     client: Client,
-    volumes: Arc<Volumes>,
+    pub(super) volumes: Arc<Volumes>,
     world: Arc<Mutex<World>>,
-    writer: Writer,
-    teller: Teller,
-    patience: Patience,
+    pub(super) writer: Writer,
+    pub(super) teller: Teller,
+    pub(super) patience: Patience,
+    pub(super) keyring: Keyring,
+    origins: Origins,
     /// Of this process, in the form of csi-provisioner's.
     identity: String,
 }
@@ -51,17 +50,20 @@ impl Provisioner {
             writer: Writer::new(client),
             teller: Teller::new(client),
             patience: Patience::default(),
+            keyring: Keyring::new(client),
+            origins: Origins::default(),
             identity,
         }
     }
 
     pub async fn claim(&self, namespace: &str, name: &str) -> Outcome {
         let Some(claim) = self.world().provision.claim(namespace, name) else { return Outcome::Done };
-        // By UID: a claim that is made again under its name need not wait for what kept the first one.
-        let key = Key::Claim(namespace.to_owned(), claim.uid.clone());
         let need = claim.need();
-        // A claim that is to go need not wait for what kept it from being provisioned.
-        if let Some(left) = self.patience.left(&key, Instant::now()).filter(|_| need != Need::Settle) {
+        let task = match need {
+            Need::Settle => Task::Settle(claim.uid.clone()),
+            Need::Nothing | Need::Refuse(_) | Need::Provision => Task::Provision(claim.uid.clone()),
+        };
+        if let Some(left) = self.patience.left(&task, Instant::now()) {
             return Outcome::Again(left);
         }
         let (done, reason) = match need {
@@ -75,51 +77,46 @@ impl Provisioner {
                 (self.settle(&claim).await.map(|_| Duration::ZERO), Reason::ProvisioningCleanupFailed)
             }
         };
-        self.finish(&key, done, |message| self.teller.tell(tell::claim(&claim), reason, message))
+        self.finish(&task, done, |message| self.teller.tell(tell::claim(&claim), reason, message))
     }
 
     /// `done` with how long it may rest.
-    fn finish(
+    pub(super) fn finish(
         &self,
-        key: &Key,
+        task: &Task,
         done: Result<Duration, ProvisionError>,
         tell: impl FnOnce(String),
     ) -> Outcome {
         match done {
             Ok(Duration::ZERO) => {
-                self.patience.regain(key);
+                self.patience.regain(task);
                 Outcome::Done
             }
             Ok(rest) => {
-                self.patience.rest(key, Instant::now(), rest);
+                self.patience.rest(task, Instant::now(), rest);
                 Outcome::Again(rest)
             }
             Err(error) if error.is_outdated() => {
-                tracing::debug!(?key, %error, "decided on old knowledge");
+                tracing::debug!(?task, %error, "decided on old knowledge");
                 Outcome::Outdated
             }
             Err(error) => {
-                tracing::warn!(?key, %error, "not done");
-                tell(error.told());
-                Outcome::Failed(Some(self.patience.lose(key, Instant::now())))
+                tracing::warn!(?task, %error, "not done");
+                tell(error.to_string());
+                Outcome::Failed(Some(self.patience.lose(task, Instant::now())))
             }
         }
     }
 
     async fn provision(&self, claim: &Claim) -> Result<Duration, ProvisionError> {
-        if claim.class.is_empty() {
-            return Err(ProvisionError::NoClass);
-        }
-        let classes = Api::<StorageClass>::all(self.client.clone());
-        let class = read("the StorageClass", classes.get_opt(&claim.class)).await?;
-        let class = class.ok_or_else(|| ProvisionError::ClassMissing(claim.class.clone()))?;
+        let class = self.class(claim).await?;
         if class.provisioner != DRIVER || (waits_for_consumer(&class) && !claim.has_node()) {
             return Ok(Duration::ZERO);
         }
         let region = class.parameters.iter().find_map(|given| given.get(REGION)).map(|region| region.trim());
         let mut order = Order::of(claim, &class, &self.volumes.server.endpoint.address(region))
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
-        let credentials = self.credentials(order.provisioner_secret.as_ref()).await?;
+        let credentials = self.keyring.find(order.provisioner_secret.as_ref(), &self.volumes).await?;
         // A bucket is mounted from where it was made.
         order.region = order.region.or_else(|| credentials.region.clone());
         let address = self.volumes.server.endpoint.address(order.region.as_deref());
@@ -149,30 +146,42 @@ impl Provisioner {
         Ok(BOUND_WITHIN)
     }
 
+    async fn class(&self, claim: &Claim) -> Result<StorageClass, ProvisionError> {
+        if claim.class.is_empty() {
+            return Err(ProvisionError::NoClass);
+        }
+        let classes = Api::<StorageClass>::all(self.client.clone());
+        let class = read("the StorageClass", classes.get_opt(&claim.class)).await?;
+        class.ok_or_else(|| ProvisionError::ClassMissing(claim.class.clone()))
+    }
+
     /// From here on a claim that is deleted waits for us. A prefix leaves nothing to undo.
     async fn begin(&self, claim: &Claim, order: &Order) -> Result<Claim, ProvisionError> {
-        let begun = Begun::new(&order.id, order.provisioner_secret.as_ref(), order.region.as_deref());
-        let before = claim.begun().map(|(_, before)| before);
-        let mut claim = claim.clone();
-        if claim.is_begun() && before.as_ref() != Some(&begun) {
+        let (mut claim, origin) = (claim.clone(), Origin::from(order));
+        let elsewhere = self.origins.get(&claim.uid).is_some_and(|known| known != origin);
+        if claim.is_begun() && (elsewhere || claim.begun().as_ref() != Some(&order.id)) {
             // The class is not what it was: what was begun under its old self goes first.
             claim = self.settle(&claim).await?.ok_or_else(|| WriteError::Outdated {
                 step: "begin_claim",
                 message: "the claim is gone, or not as it was".to_owned(),
             })?;
         }
-        if claim.is_begun() || matches!(order.id, VolumeId::Prefix { .. }) {
+        if matches!(order.id, VolumeId::Prefix { .. }) {
             return Ok(claim);
         }
-        let claim = self.writer.begin(&claim, &begun).await?;
-        // What the watch will tell of this write is no news.
-        self.world().provision.note_written(claim.clone());
+        if !claim.is_begun() {
+            claim = self.writer.begin(&claim, &order.id).await?;
+            // What the watch will tell of this write is no news.
+            self.world().provision.note_written(claim.clone());
+        }
+        self.origins.note(&claim.uid, origin);
         Ok(claim)
     }
 
     /// Takes the mark away; the claim as it is then. Nothing, if it is gone or somebody else has taken the mark away.
     async fn release(&self, claim: &Claim) -> Result<Option<Claim>, ProvisionError> {
         let released = self.writer.release(claim).await?;
+        self.origins.forget(&claim.uid);
         if let Some(released) = &released {
             self.world().provision.note_written(released.clone());
         }
@@ -188,110 +197,49 @@ impl Provisioner {
     }
 
     async fn undo(&self, claim: &Claim) -> Result<(), ProvisionError> {
-        let Some((id, begun)) = claim.begun() else { return Ok(()) };
-        let (secret, region) = (begun.secret(), begun.region.as_deref());
-        let known = secret.as_ref().filter(|secret| claim.may_know(secret));
+        let Some(id) = claim.begun() else { return Ok(()) };
+        let origin = self.origin(claim).await?;
         let (namespace, name) = (&claim.namespace, &claim.name);
-        match self.delete_behind(&id, secret.as_ref(), region).await {
+        let known = origin.clone().unwrap_or_default();
+        let missing = match self.delete_begun(&id, &known).await {
             Ok(gone) => {
                 tracing::info!(namespace, claim = name, volume_id = %id, ?gone, "volume undone");
-                Ok(())
+                return Ok(());
             }
             // Deleted with its namespace, which would wait for ever for a claim that waits for its Secret.
-            Err(ProvisionError::SecretMissing(..)) => {
-                let address = self.volumes.server.endpoint.address(region);
-                let message = tell::left(&id, &address, secret.as_ref());
-                tracing::warn!(namespace, claim = name, volume_id = %id, message, "volume not undone");
-                self.teller.tell(tell::claim(claim), Reason::BucketLeft, tell::left(&id, &address, known));
-                Ok(())
+            Err(ProvisionError::Keyring(KeyringError::SecretMissing(secret))) => Some(secret),
+            Err(error) if origin.is_none() && error.is_refusal() => {
+                tracing::warn!(namespace, claim = name, volume_id = %id, %error, "the driver's keys do not help");
+                None
             }
-            Err(error) if secret.is_some() && known.is_none() => Err(ProvisionError::Untold(Box::new(error))),
+            Err(error) => return Err(error),
+        };
+        let address = self.volumes.server.endpoint.address(known.region.as_deref());
+        let message = tell::left(&id, &address, missing.as_ref());
+        tracing::warn!(namespace, claim = name, volume_id = %id, message, "volume not undone");
+        self.teller.tell(tell::claim(claim), Reason::BucketLeft, message);
+        Ok(())
+    }
+
+    /// Nothing, if neither this process nor the class knows: the driver's own keys are tried then. All that they could
+    /// delete is an empty bucket whose name follows from the claim's UID.
+    async fn origin(&self, claim: &Claim) -> Result<Option<Origin>, ProvisionError> {
+        if let Some(origin) = self.origins.get(&claim.uid) {
+            return Ok(Some(origin));
+        }
+        match self.class(claim).await {
+            Ok(class) if class.provisioner == DRIVER => {
+                Ok(Origin::of(claim, &class, &self.volumes.server.endpoint).ok())
+            }
+            Ok(_) | Err(ProvisionError::NoClass | ProvisionError::ClassMissing(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    async fn delete_behind(
-        &self,
-        id: &VolumeId,
-        secret: Option<&SecretRef>,
-        region: Option<&str>,
-    ) -> Result<Gone, ProvisionError> {
-        let credentials = self.credentials(secret).await?;
-        Ok(self.volumes.delete(id, Account { credentials: &credentials, region }).await?)
-    }
-
-    /// A volume that nobody claims any more, or whose policy was changed.
-    pub async fn volume(&self, name: &str) -> Outcome {
-        let key = Key::Volume(name.to_owned());
-        if let Some(left) = self.patience.left(&key, Instant::now()) {
-            return Outcome::Again(left);
-        }
-        // Live: what is deleted by what a cache says may have been changed to Retain a moment ago.
-        let volume = match self.writer.volume(name).await {
-            Ok(Some(volume)) => volume,
-            Ok(None) => return self.finish(&key, Ok(Duration::ZERO), drop),
-            Err(error) => return self.finish(&key, Err(error.into()), drop),
-        };
-        let done = match reclaim::need(&volume) {
-            reclaim::Need::Nothing => Ok(Gone::Deleted),
-            reclaim::Need::AddFinalizer => {
-                self.writer.add_finalizer(&volume).await.map_err(Into::into).map(|()| Gone::Deleted)
-            }
-            reclaim::Need::DropFinalizer => {
-                self.writer.drop_finalizer(&volume).await.map_err(Into::into).map(|()| Gone::Deleted)
-            }
-            reclaim::Need::Delete => self.delete(&volume).await,
-        };
-        match done {
-            // Others get their turn in between.
-            Ok(Gone::Partly) => Outcome::Again(Duration::ZERO),
-            done => self.finish(&key, done.map(|_| Duration::ZERO), |message| {
-                self.teller.tell(tell::volume(&volume), Reason::VolumeFailedDelete, message);
-            }),
-        }
-    }
-
-    async fn delete(&self, volume: &SlimVolume) -> Result<Gone, ProvisionError> {
-        let Some(leftover) = Leftover::of(volume) else { return Ok(Gone::Deleted) };
-        let about = || tell::volume(volume);
-        let gone = match VolumeId::parse(&leftover.handle) {
-            Some(id) => {
-                let credentials = self.credentials(leftover.secret.as_ref()).await?;
-                let account = Account { credentials: &credentials, region: leftover.region.as_deref() };
-                let gone = self.volumes.delete(&id, account).await?;
-                if gone == Gone::NotEmpty {
-                    let address = self.volumes.server.endpoint.address(account.region());
-                    let message = tell::kept(id.bucket_name(), &address);
-                    self.teller.tell(about(), Reason::BucketKept, message);
-                }
-                gone
-            }
-            None => {
-                let message = format!("`{}` was not made by this driver and is kept", leftover.handle);
-                self.teller.tell(about(), Reason::BucketKept, message);
-                Gone::NotEmpty
-            }
-        };
-        if gone != Gone::Partly {
-            self.writer.delete_volume(volume).await?;
-            tracing::info!(volume = volume.name_any(), volume_id = leftover.handle, ?gone, "volume deleted");
-        }
-        Ok(gone)
-    }
-
-    /// Of the Secret, live: it may have been corrected a moment ago. Without one, the driver's.
-    async fn credentials(&self, secret: Option<&SecretRef>) -> Result<Credentials, ProvisionError> {
-        let Some(SecretRef { namespace, name }) = secret else {
-            return Ok(self.volumes.drivers_own()?);
-        };
-        let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
-        let found = read("the Secret", secrets.get_opt(name)).await?;
-        let missing = || ProvisionError::SecretMissing(namespace.clone(), name.clone());
-        let data = found.ok_or_else(missing)?.data.unwrap_or_default();
-        let text =
-            |(key, value): (String, k8s_openapi::ByteString)| Some((key, String::from_utf8(value.0).ok()?));
-        let data: BTreeMap<String, String> = data.into_iter().filter_map(text).collect();
-        Ok(Credentials::of_secret(&data, &format!("Secret {namespace}/{name}")).map_err(VolumeError::from)?)
+    async fn delete_begun(&self, id: &VolumeId, origin: &Origin) -> Result<Gone, ProvisionError> {
+        let credentials = self.keyring.find(origin.secret.as_ref(), &self.volumes).await?;
+        let account = Account { credentials: &credentials, region: origin.region.as_deref() };
+        Ok(self.volumes.delete(id, Deletion::Retain, account).await?)
     }
 
     fn world(&self) -> MutexGuard<'_, World> {

@@ -2,9 +2,11 @@
 //! does it.
 
 use contract::names::DRIVER;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
 
-use super::storage_class::SecretRef;
+use super::naming::Deletion;
+use super::storage_class::{DELETION_POLICY, SecretRef};
 use super::volume::REGION;
 use crate::slim::SlimVolume;
 
@@ -13,6 +15,11 @@ pub const DELETION_SECRET_NAME: &str = "volume.kubernetes.io/provisioner-deletio
 pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 /// On a volume whose bucket goes with it: somebody who deletes the volume by hand must not leave the bucket behind.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// On a volume that waits to be deleted: when the Secret with whose keys was missed first.
+pub const SECRET_MISSING_SINCE: &str = "s3.csi.scality.com/secret-missing-since";
+/// Secrets are replaced within seconds, by people within minutes; one that went with its namespace never comes back.
+const SECRET_RETURNS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -52,6 +59,8 @@ pub struct Leftover {
     pub handle: String,
     pub region: Option<String>,
     pub secret: Option<SecretRef>,
+    /// What becomes of a bucket that is not empty; the id of a prefix says that itself.
+    pub deletion: Deletion,
 }
 
 impl Leftover {
@@ -63,8 +72,22 @@ impl Leftover {
             handle: csi.volume_handle.clone(),
             region: csi.volume_attributes.get(REGION).cloned(),
             secret: secret.map(|(name, namespace)| SecretRef { namespace, name }),
+            deletion: csi
+                .volume_attributes
+                .get(DELETION_POLICY)
+                .and_then(|policy| Deletion::parse(policy))
+                .unwrap_or_default(),
         })
     }
+}
+
+pub fn missing_since(volume: &SlimVolume) -> Option<Timestamp> {
+    volume.annotations().get(SECRET_MISSING_SINCE)?.parse().ok()
+}
+
+/// Until when a volume waits for its Secret.
+pub fn waits_until(since: Timestamp) -> Timestamp {
+    since.saturating_add(SECRET_RETURNS_WITHIN).unwrap_or(Timestamp::MAX)
 }
 
 #[cfg(test)]
@@ -139,5 +162,34 @@ mod tests {
             volume["metadata"]["annotations"][DELETION_SECRET_NAMESPACE] = json!("");
         });
         assert_eq!(Leftover::of(&empty).unwrap().secret, None);
+    }
+
+    #[test]
+    fn a_bucket_is_emptied_only_where_its_volume_says_so() {
+        assert_eq!(Leftover::of(&volume(|_| ())).unwrap().deletion, Deletion::Retain);
+        for (policy, deletion) in [
+            ("delete-objects", Deletion::DeleteObjects),
+            ("retain", Deletion::Retain),
+            ("?", Deletion::Retain),
+        ] {
+            let with = volume(|volume| {
+                volume["spec"]["csi"]["volumeAttributes"] = json!({DELETION_POLICY: policy});
+            });
+            assert_eq!(Leftover::of(&with).unwrap().deletion, deletion, "{policy}");
+        }
+    }
+
+    #[test]
+    fn a_volume_waits_for_its_secret_for_a_while() {
+        let since: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let waiting = volume(|volume| {
+            volume["metadata"]["annotations"][SECRET_MISSING_SINCE] = json!(since.to_string());
+        });
+        assert_eq!(missing_since(&waiting), Some(since));
+        assert_eq!(waits_until(since).to_string(), "2026-01-01T00:10:00Z");
+        let garbled = |volume: &mut Value| {
+            volume["metadata"]["annotations"][SECRET_MISSING_SINCE] = json!("long ago");
+        };
+        assert_eq!(missing_since(&volume(garbled)), None);
     }
 }

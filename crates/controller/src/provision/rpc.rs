@@ -1,33 +1,31 @@
 //! The CSI controller service, for a csi-provisioner that runs beside.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use contract::arguments::Arguments;
+use contract::volume::AuthenticationSource;
 use kube::{Api, Client};
 use service::csi::controller_server::Controller;
 use service::csi::controller_service_capability::Rpc;
 use service::csi::controller_service_capability::rpc::Type;
 use service::csi::validate_volume_capabilities_response::Confirmed;
-use service::csi::volume_capability::AccessType;
-use service::csi::volume_capability::access_mode::Mode;
 use service::csi::{
     CapacityRange, ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
     ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest,
     DeleteVolumeResponse, ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
-    VolumeCapability,
 };
-use thiserror::Error;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Request, Response, Status};
 
-use super::credentials::Credentials;
+use super::asked_keys::AskedKeys;
 use super::memory::{Asked, Memory};
-use super::naming::VolumeId;
+use super::naming::{Deletion, VolumeId};
 use super::reclaim::Leftover;
+use super::request::{RequestError, check_capabilities, given, mount_flags};
 use super::server::Account;
-use super::storage_class::{ClassError, Plan, Target};
+use super::storage_class::{Plan, Target};
 use super::tell::{self, Reason, Teller};
-use super::volume::{self, Gone, VolumeError, Volumes};
+use super::volume::{self, Gone, Volumes};
 use crate::confirm::read;
 use crate::slim::SlimVolume;
 use crate::world::World;
@@ -36,80 +34,20 @@ use crate::world::World;
 const SIZE_UNASKED_BYTES: i64 = 1 << 30;
 const CAPABILITIES: [Type; 2] = [Type::CreateDeleteVolume, Type::SingleNodeMultiWriter];
 
-#[derive(Debug, Error)]
-enum RequestError {
-    #[error("volume name is required")]
-    Name,
-    #[error("volume ID is required")]
-    Id,
-    #[error("volume capabilities are required")]
-    Capabilities,
-    #[error("volume capability access mode is required")]
-    AccessMode,
-    #[error("{0}")]
-    Unsupported(String),
-    #[error("capacity: {required} bytes are required, and at most {limit} allowed")]
-    Capacity { required: i64, limit: i64 },
-    #[error("a bucket cannot be made from a snapshot or a volume: remove the claim's dataSource")]
-    Source,
-    #[error("volumes cannot be modified: remove the VolumeAttributesClass")]
-    Mutable,
-    #[error("failed to parse StorageClass parameters: {0}")]
-    Class(#[from] ClassError),
-    #[error(
-        "`bucketName` gives each claim a prefix, which csi-provisioner cannot write into the volume: use the driver's own \
-         provisioner (--provisioning=on)"
-    )]
-    Prefix,
-    #[error(
-        "volumes are mounted with the driver's region unless told otherwise: add the mount option `region={0}` to the class"
-    )]
-    Region(String),
-    #[error("volume `{0}` exists with other parameters")]
-    Other(String),
-    #[error("there is no volume `{0}`")]
-    Missing(String),
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    #[error("deleting objects of `{0}`: there are more")]
-    Partly(String),
-}
-
-impl From<RequestError> for Status {
-    fn from(error: RequestError) -> Self {
-        let code = match &error {
-            RequestError::Name
-            | RequestError::Id
-            | RequestError::Capabilities
-            | RequestError::AccessMode
-            | RequestError::Unsupported(_)
-            | RequestError::Source
-            | RequestError::Mutable
-            | RequestError::Class(_)
-            | RequestError::Prefix
-            | RequestError::Region(_) => Code::InvalidArgument,
-            RequestError::Capacity { .. } => Code::OutOfRange,
-            RequestError::Other(_) => Code::AlreadyExists,
-            RequestError::Missing(_) => Code::NotFound,
-            RequestError::Volume(error) => error.code(),
-            RequestError::Partly(_) => Code::Aborted,
-        };
-        Self::new(code, error.to_string())
-    }
-}
-
 pub struct ControllerService {
     volumes: Arc<Volumes>,
     memory: Memory,
     world: Arc<Mutex<World>>,
     objects: Api<SlimVolume>,
     teller: Teller,
+    asked_keys: AskedKeys,
 }
 
 impl ControllerService {
     pub fn new(client: &Client, volumes: Arc<Volumes>, world: Arc<Mutex<World>>) -> Self {
         let (objects, teller) = (Api::all(client.clone()), Teller::new(client));
-        Self { volumes, memory: Memory::default(), world, objects, teller }
+        let asked_keys = AskedKeys::new(client, Arc::clone(&volumes), teller.clone());
+        Self { volumes, memory: Memory::default(), world, objects, teller, asked_keys }
     }
 
     async fn create(&self, request: CreateVolumeRequest) -> Result<Volume, RequestError> {
@@ -133,7 +71,7 @@ impl ControllerService {
             request.volume_capabilities.iter().flat_map(mount_flags).cloned().collect();
         let region = parameters.get(volume::REGION).map(|region| region.trim());
         let plan = Plan::parse(&parameters, &options, &self.volumes.server.endpoint.address(region))?;
-        let Target::Bucket { name_prefix } = &plan.target else { return Err(RequestError::Prefix) };
+        let Target::Bucket { name_prefix, .. } = &plan.target else { return Err(RequestError::Prefix) };
         let abroad = plan.region.as_ref().filter(|region| *region != self.volumes.server.endpoint.home());
         if let Some(region) = abroad
             && Arguments::parse(&options).value(volume::REGION) != Some(region)
@@ -141,19 +79,22 @@ impl ControllerService {
             return Err(RequestError::Region(region.clone()));
         }
         let id = VolumeId::bucket(&request.name, name_prefix.as_deref());
+        // Without keys for making it, only the volume itself will know whether it names a Secret to be mounted with.
+        let source = (!request.secrets.is_empty()).then_some(AuthenticationSource::Secret);
+        let credentials = match given(request.secrets)? {
+            Some(credentials) => credentials,
+            None => self.asked_keys.of_claim(&parameters).await?,
+        };
         let asked = Asked { required, limit, parameters };
         if self.memory.contradicts(id.bucket_name(), &asked) {
             return Err(RequestError::Other(id.to_string()));
         }
-        // As the reference has it; without a Secret of its own the node falls back to the driver's keys.
-        let source = if request.secrets.is_empty() { "driver" } else { "secret" };
-        let credentials = self.credentials(request.secrets)?;
         let account = Account { credentials: &credentials, region: plan.region.as_deref() };
         self.volumes.create(&id, account).await?;
         self.memory.keep(id.bucket_name(), asked);
         tracing::info!(volume_id = %id, name = request.name, "volume created");
         let capacity_bytes = if required == 0 { SIZE_UNASKED_BYTES } else { required };
-        let context = volume::context(&id, source, plan.region.as_deref(), &plan.attributes);
+        let context = volume::context(&id, source, &plan, plan.region.as_deref());
         Ok(Volume {
             capacity_bytes,
             volume_id: id.to_string(),
@@ -170,23 +111,37 @@ impl ControllerService {
             tracing::warn!(volume_id = request.volume_id, "volume was not made here, left alone");
             return Ok(());
         };
-        let credentials = self.credentials(request.secrets)?;
+        if matches!(id, VolumeId::Prefix { deletion: Deletion::Retain, .. }) {
+            tracing::info!(volume_id = %id, "objects are retained");
+            return Ok(());
+        }
         let volume = self.behind(&request.volume_id).await;
-        let region = volume.as_ref().and_then(Leftover::of).and_then(|leftover| leftover.region);
+        let leftover = volume.as_ref().and_then(Leftover::of);
+        let credentials = match (given(request.secrets)?, &volume) {
+            (Some(credentials), _) => credentials,
+            (None, None) => self.volumes.drivers_own()?,
+            (None, Some(volume)) => match self.asked_keys.of_volume(volume, &id).await? {
+                Some(credentials) => credentials,
+                None => return Ok(()),
+            },
+        };
+        let deletion = leftover.as_ref().map(|leftover| leftover.deletion).unwrap_or_default();
+        let region = leftover.and_then(|leftover| leftover.region);
         let account = Account { credentials: &credentials, region: region.as_deref() };
-        let gone = self.volumes.delete(&id, account).await?;
+        let gone = self.volumes.delete(&id, deletion, account).await?;
         self.memory.forget(id.bucket_name());
         match gone {
             Gone::Deleted => tracing::info!(volume_id = %id, "volume deleted"),
-            Gone::NotEmpty => {
-                tracing::warn!(volume_id = %id, "bucket is not empty and is kept");
+            Gone::Kept(why) => {
+                tracing::warn!(volume_id = %id, ?why, "bucket is kept");
+                self.volumes.kept.count(why.into());
                 if let Some(volume) = volume {
                     let address = self.volumes.server.endpoint.address(account.region());
-                    let message = tell::kept(id.bucket_name(), &address);
+                    let message = tell::kept(id.bucket_name(), &address, why);
                     self.teller.tell(tell::volume(&volume), Reason::BucketKept, message);
                 }
             }
-            Gone::Retained => tracing::info!(volume_id = %id, "objects are retained"),
+            Gone::Retained => {}
             Gone::Partly => return Err(RequestError::Partly(id.to_string())),
         }
         Ok(())
@@ -214,7 +169,10 @@ impl ControllerService {
         }
         let missing = || RequestError::Missing(request.volume_id.clone());
         let id = VolumeId::parse(&request.volume_id).ok_or_else(missing)?;
-        let credentials = self.credentials(request.secrets)?;
+        let credentials = match given(request.secrets)? {
+            Some(credentials) => credentials,
+            None => self.volumes.drivers_own()?,
+        };
         let region = request.volume_context.get(volume::REGION).map(String::as_str);
         if !self.volumes.exists(&id, Account { credentials: &credentials, region }).await? {
             return Err(missing());
@@ -235,46 +193,6 @@ impl ControllerService {
             Err(error) => Err(error),
         }
     }
-
-    fn credentials(&self, secrets: HashMap<String, String>) -> Result<Credentials, VolumeError> {
-        let secrets: BTreeMap<String, String> = secrets.into_iter().collect();
-        if secrets.is_empty() {
-            self.volumes.drivers_own()
-        } else {
-            Ok(Credentials::of_secret(&secrets, "the provisioner secret")?)
-        }
-    }
-}
-
-fn mount_flags(capability: &VolumeCapability) -> &[String] {
-    match &capability.access_type {
-        Some(AccessType::Mount(mount)) => &mount.mount_flags,
-        Some(AccessType::Block(_)) | None => &[],
-    }
-}
-
-/// Those that the node service mounts.
-fn check_capabilities(capabilities: &[VolumeCapability]) -> Result<(), RequestError> {
-    if capabilities.is_empty() {
-        return Err(RequestError::Capabilities);
-    }
-    for capability in capabilities {
-        match &capability.access_type {
-            Some(AccessType::Block(_)) => {
-                let message =
-                    "block volumes are not supported: a bucket is a file system; use volumeMode: Filesystem";
-                return Err(RequestError::Unsupported(message.to_owned()));
-            }
-            Some(AccessType::Mount(_)) => {}
-            None => return Err(RequestError::Capabilities),
-        }
-        let mode = capability.access_mode.as_ref().ok_or(RequestError::AccessMode)?.mode();
-        if matches!(mode, Mode::Unknown | Mode::MultiNodeSingleWriter) {
-            let message = format!("access mode {} is not supported: use ReadWriteMany", mode.as_str_name());
-            return Err(RequestError::Unsupported(message));
-        }
-    }
-    Ok(())
 }
 
 fn answer<T>(call: &'static str, outcome: Result<T, RequestError>) -> Result<Response<T>, Status> {

@@ -41,8 +41,9 @@ const SECRETS: [Field; 4] = [
 ];
 
 /// What csi-provisioner adds with `--extra-create-metadata`.
-const METADATA: [&str; 3] =
-    ["csi.storage.k8s.io/pvc/name", "csi.storage.k8s.io/pvc/namespace", "csi.storage.k8s.io/pv/name"];
+const METADATA: [&str; 3] = [CLAIM_NAME, CLAIM_NAMESPACE, "csi.storage.k8s.io/pv/name"];
+pub const CLAIM_NAME: &str = "csi.storage.k8s.io/pvc/name";
+pub const CLAIM_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
 
 const PREFIX_OF_EACH: &str = "${pv.name}";
 
@@ -54,13 +55,20 @@ pub enum ClassError {
     Empty(&'static str),
     #[error("{0} provided but {1} is missing")]
     HalfASecret(&'static str, &'static str),
+    #[error(
+        "the class has a Secret to make buckets with and none to mount them with, and the driver's keys do not take its \
+         place: add `csi.storage.k8s.io/node-publish-secret-name` and `-namespace`"
+    )]
+    NoPublishSecret,
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
     Prefix(#[from] PrefixError),
     #[error("parameter `{0}` resolves to `{1}`, which is no name that a {2} can have")]
     Name(&'static str, String, &'static str),
-    #[error("parameter `bucketName` is `{0}`, which no bucket can be called")]
+    #[error(
+        "invalid `bucketName` \"{0}\": bucket names have 3 to 63 lower-case letters, digits, dots or dashes"
+    )]
     Bucket(String),
     #[error(
         "parameter `bucketNamePrefix` is `{0}`; it may have up to {LONGEST_NAME_PREFIX} lower-case letters, digits and \
@@ -122,13 +130,6 @@ impl SecretTemplate {
     }
 }
 
-impl SecretRef {
-    /// Whether the API server could have one of this name: anything else would be a way to another object.
-    pub fn can_be(&self) -> bool {
-        is_subdomain(&self.name) && is_namespace(&self.namespace)
-    }
-}
-
 fn is_namespace(text: &str) -> bool {
     is_subdomain(text) && !text.contains('.') && text.len() <= 63
 }
@@ -145,7 +146,7 @@ fn is_subdomain(text: &str) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A bucket for each volume.
-    Bucket { name_prefix: Option<String> },
+    Bucket { name_prefix: Option<String>, deletion: Deletion },
     /// A prefix for each volume in a bucket that is there already.
     Prefix { bucket: String, template: PrefixTemplate, deletion: Deletion },
 }
@@ -213,19 +214,24 @@ impl Plan {
         let mut volume = attributes.clone();
         volume.insert(attribute::BUCKET_NAME.to_owned(), "any".to_owned());
         Volume::parse(&volume, &arguments)?;
+        let provisioner_secret = secret(
+            Field::ProvisionerSecretName,
+            Field::ProvisionerSecretNamespace,
+            ["provisioner secret name", "provisioner secret namespace"],
+        )?;
+        let node_publish_secret = secret(
+            Field::NodePublishSecretName,
+            Field::NodePublishSecretNamespace,
+            ["node-publish secret name", "node-publish secret namespace"],
+        )?;
+        if provisioner_secret.is_some() && node_publish_secret.is_none() {
+            return Err(ClassError::NoPublishSecret);
+        }
         Ok(Self {
             target: parse_target(get)?,
             region,
-            provisioner_secret: secret(
-                Field::ProvisionerSecretName,
-                Field::ProvisionerSecretNamespace,
-                ["provisioner secret name", "provisioner secret namespace"],
-            )?,
-            node_publish_secret: secret(
-                Field::NodePublishSecretName,
-                Field::NodePublishSecretNamespace,
-                ["node-publish secret name", "node-publish secret namespace"],
-            )?,
+            provisioner_secret,
+            node_publish_secret,
             attributes,
             mount_options: mount_options.to_vec(),
         })
@@ -236,15 +242,17 @@ fn parse_target<'a>(
     get: impl Fn(&'static str) -> Result<Option<&'a str>, ClassError>,
 ) -> Result<Target, ClassError> {
     let name_prefix = get(BUCKET_NAME_PREFIX)?.map(|prefix| prefix.trim_end_matches('-').to_owned());
+    let deletion = match get(DELETION_POLICY)? {
+        None => Deletion::default(),
+        Some(text) => Deletion::parse(text).ok_or_else(|| ClassError::Deletion(text.to_owned()))?,
+    };
     let Some(bucket) = get(BUCKET_NAME)? else {
-        for key in [PREFIX, DELETION_POLICY] {
-            if get(key)?.is_some() {
-                return Err(ClassError::NeedsBucket(key));
-            }
+        if get(PREFIX)?.is_some() {
+            return Err(ClassError::NeedsBucket(PREFIX));
         }
         return match name_prefix {
             Some(prefix) if !is_name_prefix(&prefix) => Err(ClassError::BucketNamePrefix(prefix)),
-            name_prefix => Ok(Target::Bucket { name_prefix }),
+            name_prefix => Ok(Target::Bucket { name_prefix, deletion }),
         };
     };
     if name_prefix.is_some() {
@@ -253,10 +261,6 @@ fn parse_target<'a>(
     if !is_bucket(bucket) {
         return Err(ClassError::Bucket(bucket.to_owned()));
     }
-    let deletion = match get(DELETION_POLICY)? {
-        None => Deletion::default(),
-        Some(text) => Deletion::parse(text).ok_or_else(|| ClassError::Deletion(text.to_owned()))?,
-    };
     let unique = deletion == Deletion::DeleteObjects;
     let template = PrefixTemplate::parse(get(PREFIX)?.unwrap_or(PREFIX_OF_EACH), unique)?;
     Ok(Target::Prefix { bucket: bucket.to_owned(), template, deletion })

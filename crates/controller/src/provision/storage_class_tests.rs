@@ -15,7 +15,7 @@ fn refused(parameters: &[(&str, &str)], options: &[&str]) -> String {
 #[test]
 fn a_class_needs_no_parameters() {
     let plan = plan(&[], &["allow-delete"]).unwrap();
-    assert_eq!(plan.target, Target::Bucket { name_prefix: None });
+    assert_eq!(plan.target, Target::Bucket { name_prefix: None, deletion: Deletion::Retain });
     assert_eq!(
         (plan.region, plan.provisioner_secret, plan.mount_options),
         (None, None, vec!["allow-delete".into()])
@@ -39,12 +39,15 @@ fn no_key_is_ignored() {
 #[test]
 fn buckets_get_names_that_they_can_have() {
     let named = plan(&[(BUCKET_NAME_PREFIX, "team-a-")], &[]).unwrap();
-    assert_eq!(named.target, Target::Bucket { name_prefix: Some("team-a".into()) });
+    assert_eq!(
+        named.target,
+        Target::Bucket { name_prefix: Some("team-a".into()), deletion: Deletion::Retain }
+    );
     for wrong in ["Team", "a.b", "-", "a_b", "twenty-characters-abc"] {
         assert!(refused(&[(BUCKET_NAME_PREFIX, wrong)], &[]).contains("bucketNamePrefix"), "{wrong}");
     }
-    for wrong in ["ab", "A-bucket", "a/b", "..."] {
-        assert!(refused(&[(BUCKET_NAME, wrong)], &[]).contains("no bucket can be called"), "{wrong}");
+    for wrong in ["ab", "My_Bucket", "a/b", "..."] {
+        assert!(refused(&[(BUCKET_NAME, wrong)], &[]).starts_with("invalid `bucketName`"), "{wrong}");
     }
     assert!(
         refused(&[(BUCKET_NAME, "shared"), (BUCKET_NAME_PREFIX, "a")], &[]).contains("exclude each other")
@@ -74,6 +77,13 @@ fn a_class_with_a_bucket_gives_each_claim_a_prefix() {
 }
 
 #[test]
+fn a_bucket_of_its_own_may_go_with_its_objects() {
+    let emptied = plan(&[(DELETION_POLICY, "delete-objects")], &[]).unwrap();
+    assert_eq!(emptied.target, Target::Bucket { name_prefix: None, deletion: Deletion::DeleteObjects });
+    assert_eq!(plan(&[(DELETION_POLICY, "delete")], &[]), Err(ClassError::Deletion("delete".into())));
+}
+
+#[test]
 fn the_region_is_the_mounts_too() {
     assert_eq!(
         plan(&[(REGION, "eu-west-1")], &["region eu-west-1"]).unwrap().region.as_deref(),
@@ -97,7 +107,11 @@ fn secrets_are_whole_and_have_names() {
     assert_eq!(missing, "provisioner secret name provided but namespace is missing");
     let missing = refused(&[(Field::NodePublishSecretNamespace.key(), "ns")], &[]);
     assert_eq!(missing, "node-publish secret namespace provided but name is missing");
-    let secret = plan(&[(name, "${pvc.name}-keys"), (namespace, "${pvc.namespace}")], &[]).unwrap();
+    let make = [(name, "${pvc.name}-keys"), (namespace, "${pvc.namespace}")];
+    assert_eq!(plan(&make, &[]), Err(ClassError::NoPublishSecret));
+    let mount =
+        [(Field::NodePublishSecretName.key(), "use"), (Field::NodePublishSecretNamespace.key(), "ns")];
+    let secret = plan(&[make, mount].concat(), &[]).unwrap();
     let annotations = BTreeMap::new();
     let mut subject =
         Subject { volume_name: "pvc-1", namespace: "ns", name: "data", annotations: &annotations };

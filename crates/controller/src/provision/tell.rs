@@ -13,6 +13,7 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use super::claim::Claim;
 use super::naming::VolumeId;
 use super::storage_class::SecretRef;
+use super::volume::Kept;
 use crate::confirm::read;
 use crate::explain::cut;
 use crate::slim::SlimVolume;
@@ -31,7 +32,7 @@ pub enum Reason {
     VolumeFailedDelete,
     /// The volume is gone, its bucket is not.
     BucketKept,
-    /// The claim is gone, and nobody can look whether its bucket was made.
+    /// The claim or the volume is gone, and there are no keys to delete its bucket with.
     BucketLeft,
 }
 
@@ -61,22 +62,42 @@ impl Reason {
 }
 
 /// Why a bucket outlives its volume.
-pub fn kept(bucket: &str, endpoint: &str) -> String {
+pub fn kept(bucket: &str, endpoint: &str, why: Kept) -> String {
+    let (what, them) = match why {
+        Kept::NotEmpty => ("is not empty", "objects"),
+        Kept::Uploading => ("has unfinished uploads", "uploads"),
+    };
     format!(
-        "bucket `{bucket}` at {endpoint} is not empty and is kept: delete it with its objects if nobody needs them"
+        "bucket `{bucket}` at {endpoint} {what} and is kept: delete it with its {them} if nobody needs them, or set \
+         `deletionPolicy: delete-objects` in classes whose buckets may go with them"
     )
 }
 
-/// Why a bucket may outlive a claim that never had a volume. `secret` is nothing, if the claim's author may not know it.
+/// Why a bucket may outlive a claim that never had a volume. `secret` is nothing, if the class is gone.
 pub fn left(id: &VolumeId, endpoint: &str, secret: Option<&SecretRef>) -> String {
     let why = match secret {
         Some(SecretRef { namespace, name }) => {
             format!("Secret {namespace}/{name}, with whose keys it could be deleted, is gone")
         }
-        None => "it could not be deleted, the controller's log says why".to_owned(),
+        None => "the StorageClass that says with whose keys it could be deleted is gone".to_owned(),
     };
     format!(
         "`{id}` may have been made at {endpoint}, and {why}: delete it by hand if it is there; it is empty"
+    )
+}
+
+/// Why what is behind a volume outlives it, objects and all.
+pub fn abandoned(id: &VolumeId, endpoint: &str, secret: &SecretRef) -> String {
+    let SecretRef { namespace, name } = secret;
+    let what = match id {
+        VolumeId::Bucket(bucket) => format!("bucket `{bucket}`"),
+        VolumeId::Prefix { bucket, prefix, .. } => {
+            format!("prefix `{}` of bucket `{bucket}`", prefix.as_str())
+        }
+    };
+    format!(
+        "{what} at {endpoint} is left with its objects, because Secret {namespace}/{name}, with whose keys it would be \
+         deleted, did not come back: delete it by hand if nobody needs it"
     )
 }
 
@@ -150,12 +171,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_secret_that_may_be_known_is_named() {
+    fn what_is_left_is_named() {
         let id = VolumeId::bucket("pvc-1", None);
         let secret = SecretRef { namespace: "ns".to_owned(), name: "keys".to_owned() };
-        let (known, unknown) =
-            (left(&id, "http://s3.test", Some(&secret)), left(&id, "http://s3.test", None));
+        let server = "http://s3.test";
+        let (known, unknown) = (left(&id, server, Some(&secret)), left(&id, server, None));
+        let abandoned = abandoned(&id, server, &secret);
         assert!(known.contains("Secret ns/keys") && !unknown.contains("Secret"), "{known}; {unknown}");
-        assert!([known, unknown].iter().all(|told| told.contains(&id.to_string())));
+        let kept = kept(id.bucket_name(), server, Kept::Uploading);
+        assert!([known, unknown, abandoned, kept].iter().all(|told| told.contains(&id.to_string())));
     }
 }

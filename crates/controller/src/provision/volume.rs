@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contract::volume::attribute;
+use contract::volume::{AuthenticationSource, attribute};
 use service::keys::{DriverKeys, KeysError};
 use thiserror::Error;
 use tonic::Code;
@@ -13,6 +13,8 @@ use super::kind::Kind;
 use super::naming::{Deletion, VolumeId};
 use super::prefix::Prefix;
 use super::server::{Account, Server};
+use super::storage_class::{DELETION_POLICY, Plan, Target};
+use crate::metrics::BucketsKept;
 
 /// Says that the driver made it; the reference writes it, too.
 const DYNAMIC: &str = "dynamicProvisioning";
@@ -22,6 +24,8 @@ pub const REGION: &str = "region";
 const BATCH: usize = 1000;
 /// After so many batches others get their turn; the next call goes on.
 const BATCHES_AT_ONCE: usize = 20;
+/// The same for unfinished uploads, each of which takes a request.
+const UPLOADS_AT_ONCE: usize = 200;
 
 #[derive(Debug, Error)]
 pub enum VolumeError {
@@ -38,16 +42,13 @@ pub enum VolumeError {
     Delete(#[source] Fault),
     #[error("cannot look at the volume: {0}")]
     Look(#[source] Fault),
+    #[error("{endpoint} listed {key:?} for {place}, which is not below it: nothing of that list was deleted")]
+    Outside { endpoint: String, place: String, key: String },
     #[error(
-        "{endpoint} listed `{key}` for prefix `{prefix}` of bucket `{bucket}`, which is not below it: nothing of that list \
-         was deleted"
+        "{endpoint} said that {key:?} in {place} is deleted, and lists it again: is it locked or retained there, or does \
+         somebody still write it? Remove the lock, or delete the object by hand"
     )]
-    Outside { endpoint: String, bucket: String, prefix: String, key: String },
-    #[error(
-        "{endpoint} said that `{key}` below prefix `{prefix}` of bucket `{bucket}` is deleted, and lists it again: is it locked \
-         or retained there, or does somebody still write it? Remove the lock, or delete the object by hand"
-    )]
-    Stays { endpoint: String, bucket: String, prefix: String, key: String },
+    Stays { endpoint: String, place: String, key: String },
 }
 
 impl VolumeError {
@@ -58,6 +59,11 @@ impl VolumeError {
             Self::Create(fault) | Self::Delete(fault) | Self::Look(fault) => fault.code(),
             Self::Outside { .. } | Self::Stays { .. } => Code::FailedPrecondition,
         }
+    }
+
+    /// Whether it was a clear no, which the same keys get again.
+    pub fn is_refusal(&self) -> bool {
+        !matches!(self.code(), Code::Unavailable | Code::DeadlineExceeded)
     }
 
     /// Whether something may have been made all the same.
@@ -74,17 +80,25 @@ impl VolumeError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     Deleted,
-    /// The bucket has objects, which nobody asked us to delete.
-    NotEmpty,
-    /// Its policy is to keep the objects of the prefix.
+    /// The bucket has something that nobody asked us to delete.
+    Kept(Kept),
+    /// Its policy is to keep what is there, or nothing of it is ours to delete.
     Retained,
     /// There is more to delete: call again.
     Partly,
 }
 
+/// Why S3 does not delete a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    NotEmpty,
+    Uploading,
+}
+
 pub struct Volumes {
     pub server: Server,
     pub driver_keys: DriverKeys,
+    pub kept: BucketsKept,
 }
 
 impl Volumes {
@@ -109,41 +123,92 @@ impl Volumes {
         }
     }
 
-    pub async fn delete(&self, id: &VolumeId, account: Account<'_>) -> Result<Gone, VolumeError> {
+    /// `whole` is what becomes of the objects of a bucket; the id of a prefix says that itself.
+    pub async fn delete(
+        &self,
+        id: &VolumeId,
+        whole: Deletion,
+        account: Account<'_>,
+    ) -> Result<Gone, VolumeError> {
         match id {
-            VolumeId::Bucket(bucket) => match self.server.delete_bucket(account, bucket).await {
-                Ok(()) => Ok(Gone::Deleted),
-                Err(fault) if fault.kind == Kind::Missing => Ok(Gone::Deleted),
-                Err(fault) if fault.kind == Kind::NotEmpty => Ok(Gone::NotEmpty),
-                Err(fault) => Err(VolumeError::Delete(fault)),
-            },
+            VolumeId::Bucket(bucket) => self.delete_bucket(bucket, whole, account).await,
             VolumeId::Prefix { deletion: Deletion::Retain, .. } => Ok(Gone::Retained),
             VolumeId::Prefix { deletion: Deletion::DeleteObjects, bucket, prefix, .. } => {
-                self.delete_objects(bucket, prefix, account).await
+                let left = self.delete_objects(bucket, Some(prefix), account).await?;
+                Ok(if left == Left::More { Gone::Partly } else { Gone::Deleted })
             }
         }
     }
 
-    /// Lists and deletes until the list is empty. A restart begins with the list of what is left.
+    async fn delete_bucket(
+        &self,
+        bucket: &str,
+        deletion: Deletion,
+        account: Account<'_>,
+    ) -> Result<Gone, VolumeError> {
+        let first = self.try_delete(bucket, account).await?;
+        if deletion == Deletion::Retain || !matches!(first, Gone::Kept(_)) {
+            return Ok(first);
+        }
+        let objects = self.delete_objects(bucket, None, account).await?;
+        let uploads = self.abort_uploads(bucket, account).await?;
+        if [objects, uploads].contains(&Left::More) {
+            return Ok(Gone::Partly);
+        }
+        match self.try_delete(bucket, account).await? {
+            // Somebody was still writing, or the server needs a moment: once more. What cannot be listed, as old versions
+            // of objects are not, keeps its bucket.
+            Gone::Kept(_) if [objects, uploads].contains(&Left::Nothing) => Ok(Gone::Partly),
+            gone => Ok(gone),
+        }
+    }
+
+    async fn try_delete(&self, bucket: &str, account: Account<'_>) -> Result<Gone, VolumeError> {
+        match self.server.delete_bucket(account, bucket).await {
+            Ok(()) => Ok(Gone::Deleted),
+            Err(fault) => match fault.kind {
+                Kind::Missing => Ok(Gone::Deleted),
+                Kind::NotEmpty => Ok(Gone::Kept(Kept::NotEmpty)),
+                Kind::Uploading => Ok(Gone::Kept(Kept::Uploading)),
+                _ => Err(VolumeError::Delete(fault)),
+            },
+        }
+    }
+
+    /// Lists and deletes until the list is empty: below a prefix, or in the whole bucket. A restart begins with the list
+    /// of what is left.
     async fn delete_objects(
         &self,
         bucket: &str,
-        prefix: &Prefix,
+        prefix: Option<&Prefix>,
         account: Account<'_>,
-    ) -> Result<Gone, VolumeError> {
-        let mut before = None;
+    ) -> Result<Left, VolumeError> {
+        let (mut before, address) = (None, self.server.endpoint.address(account.region()));
+        let text = prefix.map(Prefix::as_str).unwrap_or_default();
         for _ in 0..BATCHES_AT_ONCE {
-            let keys = match self.server.list(account, bucket, prefix.as_str(), BATCH).await {
-                Ok(keys) if keys.is_empty() => return Ok(Gone::Deleted),
+            let keys = match self.server.list(account, bucket, text, BATCH).await {
+                Ok(keys) if keys.is_empty() => return Ok(Left::after(before.is_some())),
                 Ok(keys) => keys,
-                Err(fault) if fault.kind == Kind::Missing => return Ok(Gone::Deleted),
+                Err(fault) if fault.kind == Kind::Missing => return Ok(Left::after(before.is_some())),
                 Err(fault) => return Err(VolumeError::Delete(fault)),
             };
-            check(&self.server.endpoint.address(account.region()), bucket, prefix, &keys, before.as_ref())?;
+            check(&address, bucket, prefix, &keys, before.as_ref())?;
             self.server.delete_objects(account, bucket, &keys).await.map_err(VolumeError::Delete)?;
             before = keys.into_iter().next();
         }
-        Ok(Gone::Partly)
+        Ok(Left::More)
+    }
+
+    async fn abort_uploads(&self, bucket: &str, account: Account<'_>) -> Result<Left, VolumeError> {
+        let uploads = match self.server.uploads(account, bucket, UPLOADS_AT_ONCE).await {
+            Ok(uploads) => uploads,
+            Err(fault) if fault.kind == Kind::Missing => Vec::new(),
+            Err(fault) => return Err(VolumeError::Delete(fault)),
+        };
+        for upload in &uploads {
+            self.server.abort_upload(account, bucket, upload).await.map_err(VolumeError::Delete)?;
+        }
+        Ok(if uploads.len() < UPLOADS_AT_ONCE { Left::after(!uploads.is_empty()) } else { Left::More })
     }
 
     /// Whether it is there.
@@ -156,42 +221,59 @@ impl Volumes {
     }
 }
 
+/// What a turn of deleting leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Left {
+    More,
+    /// It found something, and no more now.
+    Nothing,
+    /// It found nothing.
+    Untouched,
+}
+
+impl Left {
+    fn after(found: bool) -> Self {
+        if found { Self::Nothing } else { Self::Untouched }
+    }
+}
+
 /// Whether what was listed may be deleted. `before` is the first key of the list that was deleted last.
 fn check(
     endpoint: &str,
     bucket: &str,
-    prefix: &Prefix,
+    prefix: Option<&Prefix>,
     keys: &[String],
     before: Option<&String>,
 ) -> Result<(), VolumeError> {
-    let (endpoint, bucket) = (endpoint.to_owned(), bucket.to_owned());
-    let name = || prefix.as_str().to_owned();
+    let (endpoint, place) = (endpoint.to_owned(), || match prefix {
+        Some(prefix) => format!("prefix `{}` of bucket `{bucket}`", prefix.as_str()),
+        None => format!("bucket `{bucket}`"),
+    });
     // A server that does not know prefixes would list the whole bucket.
-    if let Some(key) = keys.iter().find(|key| !prefix.holds(key)) {
-        return Err(VolumeError::Outside { endpoint, bucket, prefix: name(), key: key.clone() });
+    if let Some(key) = keys.iter().find(|key| !prefix.is_none_or(|prefix| prefix.holds(key))) {
+        return Err(VolumeError::Outside { endpoint, place: place(), key: key.clone() });
     }
     // One that says OK and keeps its objects would be asked again and again, without a pause.
     match keys.first().filter(|first| Some(*first) == before) {
-        Some(key) => Err(VolumeError::Stays { endpoint, bucket, prefix: name(), key: key.clone() }),
+        Some(key) => Err(VolumeError::Stays { endpoint, place: place(), key: key.clone() }),
         None => Ok(()),
     }
 }
 
-/// What the node is told about the volume.
+/// What the node is told about the volume, and whoever deletes it.
 pub fn context(
     id: &VolumeId,
-    source: &str,
+    source: Option<AuthenticationSource>,
+    plan: &Plan,
     region: Option<&str>,
-    attributes: &BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    let own = [
-        (DYNAMIC, "true"),
-        (attribute::BUCKET_NAME, id.bucket_name()),
-        (attribute::AUTHENTICATION_SOURCE, source),
-    ];
-    let own = own.into_iter().chain(region.map(|region| (REGION, region)));
+    let emptied = matches!(plan.target, Target::Bucket { deletion: Deletion::DeleteObjects, .. });
+    let emptied = emptied.then(|| (DELETION_POLICY, Deletion::DeleteObjects.as_str()));
+    let source = source.map(|source| (attribute::AUTHENTICATION_SOURCE, source.as_str()));
+    let own = [(DYNAMIC, "true"), (attribute::BUCKET_NAME, id.bucket_name())].into_iter();
+    let own = own.chain(source).chain(region.map(|region| (REGION, region))).chain(emptied);
     let own = own.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    attributes.iter().map(|(key, value)| (key.clone(), value.clone())).chain(own).collect()
+    plan.attributes.iter().map(|(key, value)| (key.clone(), value.clone())).chain(own).collect()
 }
 
 #[cfg(test)]
@@ -203,14 +285,14 @@ mod tests {
         let prefix = Prefix::parse("mine").unwrap();
         let check = |keys: &[&str], before: Option<&str>| {
             let keys: Vec<String> = keys.iter().map(|key| (*key).to_owned()).collect();
-            check("http://s3.test", "shared", &prefix, &keys, before.map(str::to_owned).as_ref())
+            check("http://s3.test", "shared", Some(&prefix), &keys, before.map(str::to_owned).as_ref())
         };
         assert!(check(&["mine/a", "mine/b"], None).is_ok());
         assert!(check(&["mine/c"], Some("mine/a")).is_ok());
         assert!(matches!(check(&["mine/a", "others/a"], None), Err(VolumeError::Outside { .. })));
         let stays = check(&["mine/a", "mine/b"], Some("mine/a")).unwrap_err();
         assert_eq!(stays.code(), Code::FailedPrecondition);
-        for word in ["`mine/a`", "`mine/`", "`shared`", "http://s3.test", "Remove the lock"] {
+        for word in ["\"mine/a\"", "`mine/`", "`shared`", "http://s3.test", "Remove the lock"] {
             assert!(stays.to_string().contains(word), "{word} is not in: {stays}");
         }
     }

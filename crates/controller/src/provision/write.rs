@@ -4,6 +4,7 @@ use std::future::Future;
 use std::time::Duration;
 
 use contract::names::DRIVER;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::claim::{BEGUN, Begun, Claim, FINALIZER};
+use super::naming::VolumeId;
 use super::reclaim;
 use crate::slim::{SlimClaim, SlimVolume};
 
@@ -51,8 +53,8 @@ impl Writer {
 
     /// Marks the claim as begun. The API server refuses that for a claim that is being deleted or was changed: what has
     /// been marked cannot vanish before it is released.
-    pub async fn begin(&self, claim: &Claim, begun: &Begun) -> Result<Claim, WriteError> {
-        let step = "begin_claim";
+    pub async fn begin(&self, claim: &Claim, id: &VolumeId) -> Result<Claim, WriteError> {
+        let (step, begun) = ("begin_claim", Begun { volume: id.to_string() });
         let finalizers: Vec<&str> = claim.finalizers.iter().map(String::as_str).chain([FINALIZER]).collect();
         let patch = Patch::Merge(json!({"metadata": {
             "resourceVersion": claim.resource_version.to_string(), "uid": claim.uid,
@@ -144,6 +146,19 @@ impl Writer {
             }
         }
         Err(refused("release_volume"))
+    }
+
+    /// When the Secret was missed first; nothing once it is back.
+    pub async fn note_missing(
+        &self,
+        volume: &SlimVolume,
+        since: Option<Timestamp>,
+    ) -> Result<(), WriteError> {
+        let since = since.map(|since| since.to_string());
+        let metadata = json!({"uid": volume.uid(), "annotations": {reclaim::SECRET_MISSING_SINCE: since}});
+        let (name, params) = (volume.name_any(), PatchParams::default());
+        let patch = Patch::Merge(json!({"metadata": metadata}));
+        answered("note_missing", self.slim_volumes.patch(&name, &params, &patch)).await.map(drop)
     }
 
     pub async fn add_finalizer(&self, volume: &SlimVolume) -> Result<(), WriteError> {

@@ -1,0 +1,147 @@
+//! An S3 server that sends as much as it can.
+
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use kube::ResourceExt as _;
+use s3_csi_tests::claims::{LIMIT, Tenant};
+use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+use xtask::s3::ALICE;
+
+const SERVER: &str = "s3.test:80";
+const LIST: &str = "<ListBucketResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
+/// More than are worked on at once.
+const VOLUMES: usize = 24;
+/// Of the controller's container; the rest is for the page cache and for a larger cluster.
+const MOST_BYTES: usize = 160 << 20;
+
+/// The prefix that a list is asked for.
+fn prefix(line: &str) -> String {
+    let (_, rest) = line.split_once("prefix=").unwrap_or_default();
+    rest.split(['&', ' ']).next().unwrap_or_default().replace("%2F", "/")
+}
+
+/// A list with keys below the prefix, until it is this long.
+fn list(line: &str, bytes: usize) -> String {
+    let (prefix, mut number) = (prefix(line), 0);
+    let mut page = LIST.to_owned();
+    while page.len() < bytes {
+        write!(page, "<Contents><Key>{prefix}{number}</Key></Contents>").unwrap();
+        number += 1;
+    }
+    page + "</ListBucketResult>"
+}
+
+/// Too long for a list, and just short enough, with a hundred times more keys than were asked for.
+fn flood(line: &str) -> String {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    list(line, if NUMBER.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { 8 << 20 } else { 4_000_000 })
+}
+
+/// The most memory that the process has ever had.
+fn peak_bytes(controller: &Controller) -> usize {
+    let status =
+        std::fs::read_to_string(format!("/proc/{}/status", controller.pid().as_raw_nonzero())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+}
+
+/// Claims with prefixes whose objects go with them, in a bucket behind the server; returns the names of their volumes.
+async fn prefixes(tenant: &Tenant, bucket: &str, count: usize) -> Vec<String> {
+    tenant.server.create_bucket(bucket).unwrap();
+    let parameters = json!({"bucketName": bucket, "deletionPolicy": "delete-objects"});
+    tenant.class("prefixed", parameters, json!({})).await;
+    for number in 0..count {
+        tenant.claim(&format!("data-{number}"), "prefixed").await;
+    }
+    let mut volumes = Vec::new();
+    for number in 0..count {
+        volumes.push(tenant.bound(&format!("data-{number}")).await.name_any());
+    }
+    volumes
+}
+
+#[tokio::test]
+async fn answers_without_measure_do_not_decide_how_much_memory_is_used() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("flooded", ALICE).await;
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let volumes = prefixes(&tenant, "flooded-bucket", VOLUMES).await;
+    server.plan(|_, line| match line.split('?').next() {
+        Some("GET /flooded-bucket/") => Fault::Invent(flood),
+        _ => Fault::None,
+    });
+    for number in 0..VOLUMES {
+        tenant.delete(&format!("data-{number}")).await;
+    }
+    for volume in &volumes {
+        tenant.is_told(volume, &["VolumeFailedDelete:", "with what S3 never answers"]).await;
+    }
+    let peak = peak_bytes(&controller);
+    assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);
+    // It behaves again, and so do we.
+    server.plan(|_, _| Fault::None);
+    for volume in &volumes {
+        tenant.volume_gone(volume).await;
+    }
+    drop(controller);
+}
+
+/// When lists were asked for.
+static LISTS: Mutex<Vec<Instant>> = Mutex::new(Vec::new());
+/// What is listed and deleted before others get their turn.
+const BATCHES: usize = 20;
+
+/// A thousand keys that were never there before.
+fn endless(line: &str) -> String {
+    let mut lists = LISTS.lock().unwrap();
+    lists.push(Instant::now());
+    let (prefix, turn) = (prefix(line), lists.len());
+    let mut page = LIST.to_owned();
+    for key in 0..1000 {
+        write!(page, "<Contents><Key>{prefix}{turn}/{key}</Key></Contents>").unwrap();
+    }
+    page + "</ListBucketResult>"
+}
+
+fn deleted(_: &str) -> String {
+    "<DeleteResult xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"/>".to_owned()
+}
+
+#[tokio::test]
+async fn a_prefix_without_end_pauses_and_others_are_served() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("endless", ALICE).await;
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let volume = prefixes(&tenant, "endless-bucket", 1).await.remove(0);
+    server.plan(|_, line| match line.split('?').next() {
+        Some("GET /endless-bucket/") => Fault::Invent(endless),
+        Some("POST /endless-bucket/") => Fault::Invent(deleted),
+        _ => Fault::None,
+    });
+    tenant.delete("data-0").await;
+    let times = eventually("three turns were taken", LIMIT, || async {
+        let lists = LISTS.lock().unwrap();
+        Seen::some((lists.len() > 2 * BATCHES).then(|| lists.clone()), lists.len())
+    })
+    .await;
+    for turn in 1..=2 {
+        let pause = times[turn * BATCHES] - times[turn * BATCHES - 1];
+        assert!(pause >= Duration::from_secs(1), "{pause:?} before turn {turn}");
+    }
+    tenant.class("plain", json!({}), json!({})).await;
+    tenant.claim("other", "plain").await;
+    tenant.bound("other").await;
+    server.plan(|_, _| Fault::None);
+    tenant.volume_gone(&volume).await;
+    drop(controller);
+}

@@ -1,0 +1,127 @@
+//! What outlives a volume whose policy is Delete, and how that is told; and a class that lets nothing outlive it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ::controller::provision::reclaim::SECRET_MISSING_SINCE;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use s3_csi_tests::claims::{LIMIT, Tenant, handle};
+use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+use xtask::s3::ALICE;
+
+const SERVER: &str = "s3.test:80";
+
+/// A class whose keys, and a claim whose bucket has an object, are the tenant's own; returns the volume and its bucket.
+async fn with_own_keys(tenant: &Tenant) -> (String, String) {
+    tenant.keys("keys", ALICE).await;
+    tenant.class("keyed", tenant.provisioner_secret("keys"), json!({})).await;
+    tenant.claim("data", "keyed").await;
+    let volume = tenant.bound("data").await;
+    tenant.server.put(&handle(&volume), "file", b"x").unwrap();
+    (volume.name_any(), handle(&volume))
+}
+
+/// Waits until the volume says since when it waits for its Secret.
+async fn waits_for_secret(tenant: &Tenant, volume: &str) {
+    eventually("the volume waits for its Secret", LIMIT, || async {
+        let found = tenant.volumes().get(volume).await.unwrap();
+        let since = found.annotations().get(SECRET_MISSING_SINCE).cloned();
+        Seen::some(since, format!("{:?} {:?}", found.annotations(), tenant.told(volume).await))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_namespace_deleted_at_once_leaves_a_bucket_that_is_named_and_no_volume() {
+    let tenant = Tenant::set("leaving", ALICE).await;
+    let controller = controller::shared(&tenant.here.client).await;
+    let (volume, bucket) = with_own_keys(&tenant).await;
+    let namespaces = Api::<Namespace>::all(tenant.here.client.clone());
+    namespaces.delete(&tenant.here.namespace, &DeleteParams::default()).await.unwrap();
+    waits_for_secret(&tenant, &volume).await;
+    tenant.is_told(&volume, &["VolumeFailedDelete:", "there is no Secret", "create it again; after"]).await;
+    // As if that had been an hour ago.
+    let long_ago = json!({"metadata": {"annotations": {SECRET_MISSING_SINCE: "2026-01-01T00:00:00Z"}}});
+    tenant.volumes().patch(&volume, &PatchParams::default(), &Patch::Merge(long_ago)).await.unwrap();
+    tenant.volume_gone(&volume).await;
+    tenant.is_told(&volume, &["BucketLeft:", &bucket, "delete it by hand"]).await;
+    assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"x", "nobody asked for its objects");
+    let metrics = controller.as_ref().unwrap().metrics();
+    assert!(metrics.contains("buckets_kept_total{reason=\"secret_missing\"}"), "{metrics}");
+}
+
+#[tokio::test]
+async fn a_secret_that_comes_back_in_time_takes_the_bucket_along() {
+    let tenant = Tenant::set("returning", ALICE).await;
+    let _controller = controller::shared(&tenant.here.client).await;
+    let (volume, bucket) = with_own_keys(&tenant).await;
+    tenant.server.delete(&bucket, "file").unwrap();
+    let secrets = Api::<Secret>::namespaced(tenant.here.client.clone(), &tenant.here.namespace);
+    secrets.delete("keys", &DeleteParams::default()).await.unwrap();
+    tenant.delete("data").await;
+    waits_for_secret(&tenant, &volume).await;
+    tenant.keys("keys", ALICE).await;
+    tenant.volume_gone(&volume).await;
+    assert!(!tenant.has_bucket(&bucket));
+}
+
+#[tokio::test]
+async fn a_class_may_let_whole_buckets_go_with_objects_and_unfinished_uploads() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("emptied", ALICE).await;
+    // Some servers delete no bucket with an upload in it; this one does, unless it is helped.
+    let aborted = Arc::new(AtomicBool::new(false));
+    let server = Faulty::before(SERVER, move |_, line| {
+        if line.starts_with("DELETE /emptied-") && line.contains("/half?uploadId=") {
+            aborted.store(true, Ordering::Relaxed);
+        }
+        let whole = line.starts_with("DELETE /emptied-") && line.ends_with("/ HTTP/1.1");
+        if whole && !aborted.load(Ordering::Relaxed) {
+            Fault::Refuse(409, "MPUinProgress")
+        } else {
+            Fault::None
+        }
+    });
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let parameters = json!({"bucketNamePrefix": "emptied", "deletionPolicy": "delete-objects"});
+    tenant.class("emptied", parameters, json!({})).await;
+    tenant.claim("data", "emptied").await;
+    let volume = tenant.bound("data").await;
+    let bucket = handle(&volume);
+    for key in ["file", "folder/a b", "a\tb"] {
+        tenant.server.put(&bucket, key, b"x").unwrap();
+    }
+    tenant.server.begin_upload(&bucket, "half").unwrap();
+    tenant.delete("data").await;
+    tenant.volume_gone(&volume.name_any()).await;
+    assert!(!tenant.has_bucket(&bucket), "{:?}", tenant.told(&volume.name_any()).await);
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_bucket_with_unfinished_uploads_is_kept_once_and_for_all() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("uploading", ALICE).await;
+    let server = Faulty::before(SERVER, |_, line| {
+        if line.starts_with("DELETE /uploading-") { Fault::Refuse(409, "MPUinProgress") } else { Fault::None }
+    });
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "uploading"}), json!({})).await;
+    tenant.claim("data", "plain").await;
+    let volume = tenant.bound("data").await;
+    tenant.delete("data").await;
+    tenant.volume_gone(&volume.name_any()).await;
+    let words = ["BucketKept:", &handle(&volume), "has unfinished uploads", "deletionPolicy"];
+    tenant.is_told(&volume.name_any(), &words).await;
+    assert!(tenant.has_bucket(&handle(&volume)));
+    let metrics = controller.metrics();
+    assert!(metrics.contains("buckets_kept_total{reason=\"unfinished_uploads\"} 1"), "{metrics}");
+    drop(controller);
+}

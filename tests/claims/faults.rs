@@ -157,7 +157,17 @@ async fn a_refusal_is_never_taken_for_success() {
     tenant.is_told("late", &["ProvisioningFailed:", "AccessDenied"]).await;
     tenant.delete("early").await;
     tenant.is_told(&early.name_any(), &["VolumeFailedDelete:", "AccessDenied", "s3:DeleteBucket"]).await;
-    tenant.stays_unbound("late").await;
+    eventually("both were refused once more", LIMIT, || async {
+        let seen = server.seen();
+        let tries = |line: String| seen.iter().skip(1).filter(|seen| **seen == line).count();
+        let late = seen.iter().skip(1).find(|seen| seen.starts_with("PUT /refusals-")).cloned();
+        let (made, deleted) =
+            (tries(late.unwrap_or_default()), tries(format!("DELETE /{}/", handle(&early))));
+        Seen::some((made > 1 && deleted > 1).then_some(()), seen.join("\n"))
+    })
+    .await;
+    let late = tenant.claims().get("late").await.unwrap();
+    assert_eq!(late.spec.unwrap().volume_name, None);
     assert!(tenant.has_bucket(&handle(&early)), "nothing was deleted");
     assert_eq!(tenant.volumes_here().await, BTreeSet::from([early.name_any()]), "and the volume says so");
 

@@ -50,6 +50,9 @@ async fn a_class_that_waits_for_a_pod_gets_its_bucket_with_the_node() {
     let _controller = controller::shared(&tenant.here.client).await;
     tenant.class("late", json!({}), json!({"volumeBindingMode": "WaitForFirstConsumer"})).await;
     tenant.claim("data", "late").await;
+    // The cluster's binder names us only together with a node: even so, it is the node that is waited for.
+    let named = json!({"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": DRIVER}}});
+    tenant.claims().patch("data", &PatchParams::default(), &Patch::Merge(named)).await.unwrap();
     tenant.stays_unbound("data").await;
     let selected = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node-1"}}});
     tenant.claims().patch("data", &PatchParams::default(), &Patch::Merge(selected)).await.unwrap();
@@ -166,6 +169,13 @@ async fn what_is_not_ours_is_left_alone() {
     });
     let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
     tenant.volumes().create(&PostParams::default(), &volume).await.unwrap();
+    // Not before it is released does anything threaten it.
+    eventually("nobody claims the volume any more", LIMIT, || async {
+        let status = tenant.volumes().get("precious").await.unwrap().status.unwrap_or_default();
+        let over = matches!(status.phase.as_deref(), Some("Released" | "Failed"));
+        Seen::some(over.then_some(()), format!("{status:?}"))
+    })
+    .await;
     tenant.stays_unbound("theirs").await;
     assert!(tenant.told("theirs").await.iter().all(|line| !line.starts_with("Provisioning:")));
     assert!(tenant.has_bucket("precious-bucket"));

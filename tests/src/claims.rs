@@ -1,6 +1,7 @@
 //! Classes, Secrets and claims of one test, and what becomes of them in a control plane with its own binder.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use contract::names::DRIVER;
@@ -17,8 +18,8 @@ use crate::{Inside, Seen, eventually};
 
 /// The binder looks every second; the rest is for a machine that is busy with other tests.
 pub const LIMIT: Duration = Duration::from_mins(2);
-/// How long to watch that something does *not* happen.
-const STAYS_FOR: Duration = Duration::from_secs(2);
+
+static BARRIERS: AtomicUsize = AtomicUsize::new(0);
 
 pub struct Tenant {
     pub here: Inside,
@@ -113,8 +114,19 @@ impl Tenant {
         self.volumes().get(&claim.spec.unwrap().volume_name.unwrap()).await.unwrap()
     }
 
+    /// Waits until the controller has made and deleted a volume: it has seen before what was there before, claims and
+    /// volumes alike, as each kind comes by one watch and is worked off in its order.
+    pub async fn barrier(&self) {
+        let name = format!("barrier-{}", BARRIERS.fetch_add(1, Ordering::Relaxed));
+        self.class(&name, json!({}), json!({})).await;
+        self.claim(&name, &name).await;
+        let volume = self.bound(&name).await;
+        self.delete(&name).await;
+        self.volume_gone(&volume.name_any()).await;
+    }
+
     pub async fn stays_unbound(&self, name: &str) {
-        tokio::time::sleep(STAYS_FOR).await;
+        self.barrier().await;
         let claim = self.claims().get(name).await.unwrap();
         assert_eq!(claim.spec.unwrap().volume_name, None, "{:?}", self.told(name).await);
     }

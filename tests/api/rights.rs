@@ -1,59 +1,24 @@
-//! Controller and node can do what their rules say, which is what they need, and nothing else.
+//! Controller and node can do what Helm gives them, and nothing else. That they need it is in `needed`.
 
-use k8s_openapi::api::authorization::v1::{SelfSubjectRulesReview, SubjectAccessReview};
-use k8s_openapi::api::rbac::v1::PolicyRule;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kube::Api;
 use kube::api::PostParams;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
 use s3_csi_tests::Stage;
-use s3_csi_tests::account::{Account, CONTROLLER, MOUNTPOINT_NAMESPACE, NODE, RELEASE_NAMESPACE};
+use s3_csi_tests::account::{CONTROLLER, MOUNTPOINT_NAMESPACE, NODE, RELEASE_NAMESPACE};
+use s3_csi_tests::right::{Right, granted};
 use serde_json::json;
 use std::collections::BTreeSet;
 
-type Right = (String, String, String);
-
-fn rights(rules: &[PolicyRule]) -> BTreeSet<Right> {
-    let mut all = BTreeSet::new();
-    for rule in rules {
-        for group in rule.api_groups.iter().flatten() {
-            for resource in rule.resources.iter().flatten() {
-                all.extend(rule.verbs.iter().map(|verb| (group.clone(), resource.clone(), verb.clone())));
-            }
-        }
-    }
-    all
-}
-
-/// What the API server says the account may do in a namespace, without what every account may.
-async fn granted(stage: &Stage, account: &Account, namespace: &str) -> BTreeSet<Right> {
-    let kubeconfig = Kubeconfig::read_from(stage.here.cluster.kubeconfig()).unwrap();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    config.auth_info.impersonate = Some(account.user());
-    let client = Client::try_from(config).unwrap();
-    let review = serde_json::from_value(json!({"spec": {"namespace": namespace}})).unwrap();
-    let answer: SelfSubjectRulesReview =
-        Api::all(client).create(&PostParams::default(), &review).await.unwrap();
-    let mut all = BTreeSet::new();
-    for rule in answer.status.unwrap().resource_rules {
-        for group in rule.api_groups.iter().flatten() {
-            for resource in rule.resources.iter().flatten() {
-                all.extend(rule.verbs.iter().map(|verb| (group.clone(), resource.clone(), verb.clone())));
-            }
-        }
-    }
-    all.retain(|(group, ..)| group != "authorization.k8s.io" && group != "authentication.k8s.io");
-    all
-}
-
 #[tokio::test]
-async fn the_accounts_have_the_shipped_rights_and_no_others() {
+async fn the_accounts_have_the_rendered_rights_and_no_others() {
     let stage = Stage::set("rights").await;
     for account in [CONTROLLER, NODE] {
-        let everywhere = rights(&account.rules_everywhere());
-        assert_eq!(granted(&stage, &account, &stage.here.namespace).await, everywhere);
-        for namespace in [MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE] {
-            let there = &everywhere | &rights(&account.rules_in(namespace));
-            assert_eq!(granted(&stage, &account, namespace).await, there, "{} in {namespace}", account.name);
+        let roles = account.roles(&[]);
+        for namespace in [stage.here.namespace.as_str(), MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE] {
+            let here = roles.iter().filter(|role| role.namespace.as_deref().is_none_or(|it| it == namespace));
+            let here: BTreeSet<Right> = here.flat_map(|role| role.rights.clone()).collect();
+            assert!(!here.is_empty());
+            assert_eq!(granted(&account.user(), namespace).await, here, "{} in {namespace}", account.name);
         }
     }
 }
@@ -70,6 +35,12 @@ async fn what_would_hurt_is_denied() {
         ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
         ("impersonate", "", "users", ""),
         ("create", "", "serviceaccounts/token", RELEASE_NAMESPACE),
+        ("get", "", "serviceaccounts", "default"),
+        // Of any name, or of others' names; and nowhere else.
+        ("get", "coordination.k8s.io", "leases", RELEASE_NAMESPACE),
+        ("patch", "coordination.k8s.io", "leases", RELEASE_NAMESPACE),
+        ("update", "coordination.k8s.io", "leases", RELEASE_NAMESPACE),
+        ("create", "coordination.k8s.io", "leases", "kube-node-lease"),
         // The controller reads the Secret that a class names; it cannot find out which there are.
         ("watch", "", "secrets", RELEASE_NAMESPACE),
         ("patch", "", "secrets", "default"),
@@ -97,7 +68,7 @@ async fn what_would_hurt_is_denied() {
             .create(&PostParams::default(), &serde_json::from_value(review).unwrap())
             .await
             .unwrap();
-        let who = account.name;
+        let who = &account.name;
         assert!(!answer.status.unwrap().allowed, "{who}: {verb} {group}/{resource} in {namespace}");
     }
 }

@@ -6,8 +6,9 @@ use ::controller::provision::claim::{BEGUN, FINALIZER};
 use ::controller::provision::naming::VolumeId;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
+use s3_csi_tests::account::CONTROLLER;
 use s3_csi_tests::claims::{Tenant, handle};
-use s3_csi_tests::controller;
+use s3_csi_tests::controller::{self, Controller};
 use serde_json::json;
 use xtask::s3::{ALICE, BOB, Client, ENDPOINT, ROOT};
 
@@ -145,4 +146,29 @@ async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
     for word in [theirs.here.namespace.as_str(), "Secret ", "access_key", "Signature"] {
         assert!(!told.contains(word), "{word}: {told}");
     }
+}
+
+/// With the rights that `provisioning.secretNamespaces` leaves.
+#[tokio::test]
+async fn a_secret_that_the_controller_may_not_read_names_the_value_to_set() {
+    let _none = controller::none().await;
+    let tenants = [Tenant::set("inside", ALICE).await, Tenant::set("outside", ALICE).await];
+    let [inside, outside] = &tenants;
+    let (client, namespace) = (&inside.here.client, &outside.here.namespace);
+    let narrowed = format!("provisioning.secretNamespaces={{{}}}", inside.here.namespace);
+    let account = CONTROLLER.variant(client, "narrowed", &CONTROLLER.roles(&[&narrowed])).await;
+    let controller = Controller::launch_as(&account, client, &["--leader-election=false"]).await;
+    controller.says("acting").await;
+    for tenant in &tenants {
+        tenant.keys("keys", ALICE).await;
+        tenant.class("class", tenant.provisioner_secret("keys"), json!({})).await;
+        tenant.claim("data", "class").await;
+    }
+    inside.bound("data").await;
+    let told = outside.is_told("data", &["ProvisioningFailed:", "`provisioning.secretNamespaces`"]).await;
+    assert!(
+        told.contains(&format!("may not read Secret {namespace}/keys: add namespace `{namespace}`")),
+        "{told}"
+    );
+    assert!(outside.volumes_here().await.is_empty());
 }

@@ -1,19 +1,24 @@
-//! The accounts of the driver's programs, with exactly the rights that the chart gives them.
+//! The accounts of the driver's programs, with exactly the rights that Helm gives them.
 
+use std::borrow::Cow;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use contract::attachment::MountpointS3PodAttachment;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding};
+use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{Patch, PatchParams, PostParams};
-use kube::{Api, Client};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
+use crate::chart::{self, Granted};
+use crate::inside;
+use crate::right::{Right, granted};
 use crate::{Seen, eventually};
 
 pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
@@ -21,24 +26,17 @@ pub const RELEASE_NAMESPACE: &str = "kube-system";
 /// Where it really is.
 pub const API_SERVER: &str = "10.99.0.1:6443";
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
+/// Of the chart's objects, what the tests play themselves; they play Mountpoint Pods that no standard would admit.
+const PLAYED: &[&str] = &["DaemonSet", "Deployment", "Namespace"];
 
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
 
 pub struct Account {
-    /// Begins the names of its files of rules.
-    role: &'static str,
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
 }
 
-pub const CONTROLLER: Account = Account { role: "controller", name: "s3-csi-driver-controller-sa" };
-pub const NODE: Account = Account { role: "node", name: "s3-csi-driver-sa" };
-
-/// A file of the chart.
-fn chart<T: DeserializeOwned>(file: &str) -> Option<T> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/s3-csi").join(file);
-    let text = fs::read_to_string(path).ok()?;
-    Some(serde_saphyr::from_str(&text).unwrap())
-}
+pub const CONTROLLER: Account = Account { name: Cow::Borrowed("s3-csi-driver-controller-sa") };
+pub const NODE: Account = Account { name: Cow::Borrowed("s3-csi-driver-sa") };
 
 impl Account {
     /// As the API server calls it.
@@ -46,81 +44,120 @@ impl Account {
         format!("system:serviceaccount:{RELEASE_NAMESPACE}:{}", self.name)
     }
 
-    pub fn rules_everywhere(&self) -> Vec<PolicyRule> {
-        let files = ["cluster", "provisioning", "provisioning-secrets"];
-        let rules = files.map(|file| chart::<Vec<PolicyRule>>(&format!("rbac/{}-{file}.yaml", self.role)));
-        rules.into_iter().flatten().flatten().collect()
+    /// Its roles, if the chart is installed with these values.
+    pub fn roles(&self, values: &[&str]) -> Vec<Granted> {
+        chart::roles(&chart::rendered(&inside::cluster(), values), &self.name)
     }
 
-    /// Beyond those, none in most namespaces.
-    pub fn rules_in(&self, namespace: &str) -> Vec<PolicyRule> {
-        let place = if namespace == MOUNTPOINT_NAMESPACE { "mountpoint" } else { "release" };
-        chart(&format!("rbac/{}-{place}-namespace.yaml", self.role)).unwrap_or_default()
-    }
-
-    async fn install(&self, client: &Client) {
-        let name = self.name;
+    /// Another account with these roles of this one, under a name that ends so. Returns when the API server knows them.
+    pub async fn variant(&self, client: &Client, suffix: &str, roles: &[Granted]) -> Self {
+        let name = format!("{}-{suffix}", self.name);
         let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
         apply(&Api::<ServiceAccount>::namespaced(client.clone(), RELEASE_NAMESPACE), object).await;
-        let group = "rbac.authorization.k8s.io";
-        let version = "rbac.authorization.k8s.io/v1";
         let subjects = json!([{"kind": "ServiceAccount", "name": name, "namespace": RELEASE_NAMESPACE}]);
-        let role = |kind: &str, rules: Vec<PolicyRule>| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, "rules": rules});
-        let binding = |kind: &str, role: &str| {
-            json!({
-                "apiVersion": version, "kind": kind, "metadata": {"name": name}, "subjects": subjects,
-                "roleRef": {"apiGroup": group, "kind": role, "name": name},
-            })
-        };
-        apply(&Api::<ClusterRole>::all(client.clone()), role("ClusterRole", self.rules_everywhere())).await;
-        apply(&Api::<ClusterRoleBinding>::all(client.clone()), binding("ClusterRoleBinding", "ClusterRole"))
-            .await;
-        for namespace in [MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE] {
-            let rules = role("Role", self.rules_in(namespace));
-            apply(&Api::<Role>::namespaced(client.clone(), namespace), rules).await;
-            apply(&Api::<RoleBinding>::namespaced(client.clone(), namespace), binding("RoleBinding", "Role"))
-                .await;
+        for Granted { name, namespace, rights } in roles {
+            let (group, name) = ("rbac.authorization.k8s.io", format!("{name}-{suffix}"));
+            let granted: Vec<Value> = rights.iter().map(Right::rule).collect();
+            let object = |kind: &str, field: &str, value: Value| {
+                let version = format!("{group}/v1");
+                json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}, field: value})
+            };
+            let binding = |kind: &str, role: &str| {
+                let mut binding = object(kind, "subjects", subjects.clone());
+                binding["roleRef"] = json!({"apiGroup": group, "kind": role, "name": name});
+                binding
+            };
+            if let Some(namespace) = namespace {
+                let api = Api::<Role>::namespaced(client.clone(), namespace);
+                apply(&api, object("Role", "rules", json!(granted))).await;
+                let api = Api::<RoleBinding>::namespaced(client.clone(), namespace);
+                apply(&api, binding("RoleBinding", "Role")).await;
+            } else {
+                let api = Api::<ClusterRole>::all(client.clone());
+                apply(&api, object("ClusterRole", "rules", json!(granted))).await;
+                let api = Api::<ClusterRoleBinding>::all(client.clone());
+                apply(&api, binding("ClusterRoleBinding", "ClusterRole")).await;
+            }
         }
+        let account = Self { name: Cow::Owned(name) };
+        for role in roles {
+            let (user, place) = (account.user(), role.namespace.as_deref().unwrap_or("default"));
+            eventually(&format!("{user} has its rights"), SERVED_WITHIN, || async {
+                let has = granted(&user, place).await;
+                Seen::some(has.is_superset(&role.rights).then_some(()), format!("{has:?}"))
+            })
+            .await;
+        }
+        account
     }
 
-    /// A file with a token of the account, as its pod would have it, for the API server at this address.
-    pub async fn kubeconfig(&self, client: &Client, authority: &Path, server: &str) -> PathBuf {
-        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), RELEASE_NAMESPACE);
-        let request: TokenRequest =
-            serde_json::from_value(json!({"spec": {"audiences": [], "expirationSeconds": 7200}})).unwrap();
-        let answer =
-            accounts.create_token_request(self.name, &PostParams::default(), &request).await.unwrap();
+    /// A file with a token of the account for the API server at this address, as kubelet would give it to a pod on this
+    /// node; without a node, a token of no pod.
+    pub async fn kubeconfig(
+        &self,
+        client: &Client,
+        authority: &Path,
+        server: &str,
+        node: Option<&str>,
+    ) -> PathBuf {
+        let token = self.token(client, node).await;
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "it",
             "clusters": [{"name": "it", "cluster": {"server": format!("https://{server}"), "certificate-authority": authority}}],
-            "users": [{"name": "it", "user": {"token": answer.status.unwrap().token}}],
+            "users": [{"name": "it", "user": {"token": token}}],
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": RELEASE_NAMESPACE}}],
         });
-        let file = tempfile::Builder::new().prefix(self.name).tempfile_in("/run").unwrap();
+        let file = tempfile::Builder::new().prefix(&*self.name).tempfile_in("/run").unwrap();
         fs::write(file.path(), config.to_string()).unwrap();
         file.into_temp_path().keep().unwrap()
     }
+
+    pub async fn token(&self, client: &Client, node: Option<&str>) -> String {
+        let mut spec = json!({"audiences": [], "expirationSeconds": 7200});
+        if let Some(node) = node {
+            let pod = self.pod_on(client, node).await;
+            spec["boundObjectRef"] =
+                json!({"apiVersion": "v1", "kind": "Pod", "name": pod.name_any(), "uid": pod.uid()});
+        }
+        let request: TokenRequest = serde_json::from_value(json!({"spec": spec})).unwrap();
+        let accounts = Api::<ServiceAccount>::namespaced(client.clone(), RELEASE_NAMESPACE);
+        let answer = accounts.create_token_request(&self.name, &PostParams::default(), &request).await;
+        answer.unwrap().status.unwrap().token
+    }
+
+    async fn pod_on(&self, client: &Client, node: &str) -> Pod {
+        let pods = Api::<Pod>::namespaced(client.clone(), RELEASE_NAMESPACE);
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": format!("{}-{node}", self.name)},
+            "spec": {
+                "serviceAccountName": self.name, "nodeName": node, "automountServiceAccountToken": false,
+                "containers": [{"name": "played", "image": "none"}],
+            },
+        });
+        apply(&pods, pod).await
+    }
 }
 
-/// Definition, namespace and accounts with their rights: what the chart installs.
+/// Definition, namespace, accounts with their rights, policies: what the chart installs, without its programs.
 pub async fn install(client: &Client) {
     INSTALLED.get_or_init(|| install_once(client)).await;
 }
 
 async fn install_once(client: &Client) {
-    let definition: CustomResourceDefinition =
-        chart("crds/mountpoints3podattachments.yaml").expect("the chart has the definition");
-    apply(&Api::<CustomResourceDefinition>::all(client.clone()), json!(definition)).await;
+    let definition =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../charts/s3-csi/crds/mountpoints3podattachments.yaml");
+    let definition: Value = serde_saphyr::from_str(&fs::read_to_string(definition).unwrap()).unwrap();
+    apply(&Api::<CustomResourceDefinition>::all(client.clone()), definition).await;
     let namespace =
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": MOUNTPOINT_NAMESPACE}});
     apply(&Api::<Namespace>::all(client.clone()), namespace).await;
     let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     apply(&Api::<ServiceAccount>::namespaced(client.clone(), MOUNTPOINT_NAMESPACE), account).await;
-    CONTROLLER.install(client).await;
-    NODE.install(client).await;
-    let attachments = Api::<contract::attachment::MountpointS3PodAttachment>::all(client.clone());
+    let cluster = inside::cluster();
+    chart::apply(&cluster, &chart::rendered(&cluster, &[]), PLAYED);
+    let attachments = Api::<MountpointS3PodAttachment>::all(client.clone());
     eventually("attachments are served", SERVED_WITHIN, || async {
-        match attachments.list(&kube::api::ListParams::default()).await {
+        match attachments.list(&ListParams::default()).await {
             Ok(_) => Seen::Yes(()),
             Err(error) => Seen::NotYet(error.to_string()),
         }
@@ -128,10 +165,10 @@ async fn install_once(client: &Client) {
     .await;
 }
 
-async fn apply<K>(api: &Api<K>, object: serde_json::Value)
+async fn apply<K>(api: &Api<K>, object: Value) -> K
 where
     K: kube::Resource + Clone + std::fmt::Debug + DeserializeOwned,
 {
     let name = object["metadata"]["name"].as_str().unwrap().to_owned();
-    api.patch(&name, &PatchParams::apply("tests").force(), &Patch::Apply(object)).await.unwrap();
+    api.patch(&name, &PatchParams::apply("tests").force(), &Patch::Apply(object)).await.unwrap()
 }

@@ -8,7 +8,7 @@ use kube::Client;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xtask::s3::{ALICE, ENDPOINT};
 
-use crate::account::{API_SERVER, CONTROLLER, install};
+use crate::account::{API_SERVER, Account, CONTROLLER, install};
 use crate::program::Program;
 
 /// Tests that need nothing special share one; those that do something to a controller have none beside their own.
@@ -56,6 +56,11 @@ impl Controller {
     /// Starts it and does not wait.
     pub async fn launch(client: &Client, arguments: &[&str]) -> Self {
         install(client).await;
+        Self::launch_as(&CONTROLLER, client, arguments).await
+    }
+
+    /// The same, with other rights.
+    pub async fn launch_as(account: &Account, client: &Client, arguments: &[&str]) -> Self {
         let usual = [
             "--mountpoint-image=s3-csi.test/busybox:dev",
             "--mountpoint-image-pull-policy=Never",
@@ -68,7 +73,7 @@ impl Controller {
             all.push(format!("--endpoint-url={ENDPOINT}"));
         }
         all.push(format!("--credentials-dir={}", driver_keys().display()));
-        Self(Program::launch("s3-csi-controller", client, &CONTROLLER, API_SERVER, all).await)
+        Self(Program::launch("s3-csi-controller", client, account, None, API_SERVER, all).await)
     }
 
     /// Asks it to stop and waits until it has.

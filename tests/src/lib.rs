@@ -1,6 +1,7 @@
 //! What every suite stands on: the cluster around it, waiting with a deadline, and touching served paths safely.
 
 pub mod account;
+pub mod chart;
 pub mod claims;
 pub mod confined;
 pub mod controller;
@@ -13,6 +14,7 @@ pub mod node;
 pub mod processes;
 pub mod program;
 pub mod relay;
+pub mod right;
 pub mod sanity;
 mod served;
 pub mod stage;

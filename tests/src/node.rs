@@ -11,7 +11,7 @@ use node::mounts::Mounts;
 use tempfile::TempDir;
 use xtask::s3::{ALICE, ENDPOINT, REGION};
 
-use crate::account::{API_SERVER, NODE, install};
+use crate::account::{API_SERVER, Account, NODE, install};
 use crate::csi::Csi;
 use crate::program::{Program, STARTS_WITHIN};
 use crate::{Seen, eventually};
@@ -95,6 +95,38 @@ impl NodeProgram {
         arguments: &[&str],
     ) -> Self {
         install(client).await;
+        Self::start_as(&NODE, server, client, node, kubelet, arguments).await
+    }
+
+    /// The same, with other rights.
+    pub async fn start_as(
+        account: &Account,
+        server: &str,
+        client: &Client,
+        node: &str,
+        kubelet: &Kubelet,
+        arguments: &[&str],
+    ) -> Self {
+        let program = Self::launch(account, server, client, node, kubelet, arguments).await;
+        let csi = eventually("the node's socket answers", STARTS_WITHIN, || async {
+            match Csi::connect(&kubelet.csi_socket()).await {
+                Ok(csi) => Seen::Yes(csi),
+                Err(error) => Seen::NotYet(format!("{error}\n{}", program.log())),
+            }
+        })
+        .await;
+        Self { program, csi }
+    }
+
+    /// Starts it and does not wait.
+    pub async fn launch(
+        account: &Account,
+        server: &str,
+        client: &Client,
+        node: &str,
+        kubelet: &Kubelet,
+        arguments: &[&str],
+    ) -> Program {
         let keys = kubelet.path().join("keys");
         let _ = fs::create_dir(&keys);
         fs::write(keys.join("access_key_id"), ALICE.access_key).unwrap();
@@ -107,15 +139,7 @@ impl NodeProgram {
             format!("--region={REGION}"),
         ];
         let arguments = usual.into_iter().chain(arguments.iter().map(|argument| (*argument).to_owned()));
-        let program = Program::launch("s3-csi-node", client, &NODE, server, arguments).await;
-        let csi = eventually("the node's socket answers", STARTS_WITHIN, || async {
-            match Csi::connect(&kubelet.csi_socket()).await {
-                Ok(csi) => Seen::Yes(csi),
-                Err(error) => Seen::NotYet(format!("{error}\n{}", program.log())),
-            }
-        })
-        .await;
-        Self { program, csi }
+        Program::launch("s3-csi-node", client, account, Some(node), server, arguments).await
     }
 
     /// Waits until it has ended.

@@ -45,11 +45,12 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Starts it as this account on the API server at this address, and does not wait.
+    /// Starts it as this account, on this node if it is one's, on the API server at this address, and does not wait.
     pub async fn launch(
         name: &'static str,
         client: &Client,
         account: &Account,
+        node: Option<&str>,
         server: &str,
         arguments: impl IntoIterator<Item = String>,
     ) -> Self {
@@ -60,7 +61,7 @@ impl Program {
         let programs =
             std::env::var_os("S3_CSI_PROGRAMS").map(PathBuf::from).expect("cargo xtask test sets it");
         let process = Command::new(programs.join(name))
-            .env("KUBECONFIG", account.kubeconfig(client, &cluster.authority(), server).await)
+            .env("KUBECONFIG", account.kubeconfig(client, &cluster.authority(), server, node).await)
             .arg(format!("--probes-address={probes}"))
             .args(arguments)
             .stdin(Stdio::null())

@@ -13,11 +13,12 @@ use crate::s3;
 pub const NAMESPACE: &str = "kube-system";
 /// The Secret with the driver's own keys.
 pub const KEYS: &str = "s3-secret";
-/// Our images, which are on the node already.
-const IMAGES: &[&str] = &[
+/// Our images, which are on the node already; and what some stories need.
+const USUAL: &[&str] = &[
     "image.repository=s3-csi.test/driver,image.tag=dev,image.pullPolicy=Never",
     "mountpointPod.image.repository=s3-csi.test/mounter",
     "mountpointPod.image.tag=dev,mountpointPod.image.pullPolicy=Never",
+    "podIdentity.enabled=true",
 ];
 
 /// Installs, or changes what is installed: for the cluster's S3 server and as `alice`, unless `values` say otherwise.
@@ -32,7 +33,7 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
     }
     let endpoint = format!("s3.endpointUrl={}", s3::ENDPOINT);
     let server = [endpoint.as_str()];
-    let values = IMAGES.iter().chain(&server).chain(values).flat_map(|value| ["--set", value]);
+    let values = USUAL.iter().chain(&server).chain(values).flat_map(|value| ["--set", value]);
     run(helm(cluster)?
         .args(["upgrade", "--install", "s3-csi"])
         .arg(checkout().join("charts/s3-csi"))

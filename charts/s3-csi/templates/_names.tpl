@@ -65,3 +65,8 @@ capabilities:
   # Buckets are mounted below: without this, the container would keep each one that was there when it started.
   mountPropagation: HostToContainer
 {{- end }}
+
+{{- /* Not for those that Kubernetes itself brings: they are everybody's. */}}
+{{- define "s3-csi.makesPriorityClass" -}}
+{{- if not (hasPrefix "system-" .Values.mountpointPod.priorityClassName) }}yes{{ end }}
+{{- end }}

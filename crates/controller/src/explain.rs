@@ -23,6 +23,7 @@ pub enum Reason {
     PersistentVolumeMissing,
     DuplicateVolumeHandle,
     MountOptionsIgnored,
+    CacheSizeLimited,
     MountpointPodRejected,
     MountpointPodUnschedulable,
     MountpointPodImagePullFailed,
@@ -31,6 +32,7 @@ pub enum Reason {
     MountpointPodFailed,
     MountpointPodReplaced,
     ServiceAccountMissing,
+    PodIdentityDisabled,
 }
 
 impl Reason {
@@ -40,6 +42,7 @@ impl Reason {
             Self::PersistentVolumeMissing => "PersistentVolumeMissing",
             Self::DuplicateVolumeHandle => "DuplicateVolumeHandle",
             Self::MountOptionsIgnored => "MountOptionsIgnored",
+            Self::CacheSizeLimited => "CacheSizeLimited",
             Self::MountpointPodRejected => "MountpointPodRejected",
             Self::MountpointPodUnschedulable => "MountpointPodUnschedulable",
             Self::MountpointPodImagePullFailed => "MountpointPodImagePullFailed",
@@ -48,6 +51,7 @@ impl Reason {
             Self::MountpointPodFailed => "MountpointPodFailed",
             Self::MountpointPodReplaced => "MountpointPodReplaced",
             Self::ServiceAccountMissing => "ServiceAccountMissing",
+            Self::PodIdentityDisabled => "PodIdentityDisabled",
         }
     }
 

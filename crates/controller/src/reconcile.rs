@@ -161,18 +161,29 @@ impl Reconciler {
         let Some(workload) = self.world().workloads.get(uid).cloned() else { return Ok(Outcome::Done) };
         let accounts = Api::<ServiceAccount>::namespaced(self.reader.client.clone(), &workload.namespace);
         let account = &workload.service_account;
-        let found = read("the service account", accounts.get_metadata_opt(account)).await?;
-        let role = found.map(|found| found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default());
-        let Some(role) = role else {
-            let message =
-                format!("service account {account}, whose identity the volume asks for, does not exist");
-            let about = explain::pod(&workload.namespace, &workload.name);
-            self.explainer.tell(&[workload], Reason::ServiceAccountMissing, &about, &message).await;
-            return Ok(Outcome::Failed(None));
+        let (reason, message) = match read("the service account", accounts.get_metadata_opt(account)).await {
+            Ok(Some(found)) => {
+                let role = found.annotations().get(ROLE_ANNOTATION).cloned().unwrap_or_default();
+                let keys = self.world().set_role(uid, role);
+                send(&self.sink, keys);
+                return Ok(Outcome::Done);
+            }
+            Ok(None) => (
+                Reason::ServiceAccountMissing,
+                format!("service account {account}, whose identity the volume asks for, does not exist"),
+            ),
+            Err(ReadError { is_forbidden: true, .. }) => (
+                Reason::PodIdentityDisabled,
+                "the volume asks for the workload's own identity (`authenticationSource: pod`), which is off: set \
+                 `podIdentity.enabled` in the driver's Helm values"
+                    .to_owned(),
+            ),
+            Err(error) => return Err(error.into()),
         };
-        let keys = self.world().set_role(uid, role);
-        send(&self.sink, keys);
-        Ok(Outcome::Done)
+        tracing::warn!(pod_uid = uid, why = message, "workload has no identity");
+        let about = explain::pod(&workload.namespace, &workload.name);
+        self.explainer.tell(&[workload], reason, &about, &message).await;
+        Ok(Outcome::Failed(None))
     }
 
     /// Applies in order and lets the caches know at once. The first failure ends it: what follows relies on it. Says how

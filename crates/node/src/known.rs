@@ -87,8 +87,13 @@ impl Known {
     /// Why a pod that has not come to this node does not: until it is scheduled, it is on no node, and not watched.
     pub async fn trouble_elsewhere(&self, name: &str) -> Option<String> {
         let pods = Api::<Pod>::namespaced(self.client.clone(), &self.namespace);
-        let pod = tokio::time::timeout(ANSWER_WITHIN, pods.get_opt(name)).await.ok()?.ok()??;
-        MountpointPod::from(&pod).trouble
+        match tokio::time::timeout(ANSWER_WITHIN, pods.get_opt(name)).await.ok()? {
+            Ok(pod) => MountpointPod::from(&pod?).trouble,
+            Err(error) => {
+                tracing::debug!(%error, mountpoint_pod = name, "cannot read the Mountpoint Pod");
+                None
+            }
+        }
     }
 
     pub fn pods(&self) -> Vec<MountpointPod> {

@@ -24,7 +24,7 @@ pub async fn remove_when_registered(client: Client, node: String) {
     loop {
         match registered.try_next().await {
             Ok(Some(object)) if object.spec.drivers.iter().any(|driver| driver.name == DRIVER) => break,
-            Ok(Some(_)) => {}
+            Ok(Some(_)) => tracing::debug!(node, "CSINode does not list the driver yet"),
             Ok(None) => return,
             Err(error) => tracing::debug!(%error, "cannot watch the CSINode"),
         }

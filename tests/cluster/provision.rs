@@ -1,10 +1,17 @@
 //! Buckets for claims, all the way to pods.
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::Api;
-use kube::api::ListParams;
-use s3_csi_tests::{Seen, eventually};
+use std::path::Path;
+
+use contract::names::{DRIVER, comm_on_node};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use s3_csi_tests::{Seen, cluster, eventually, manifest};
+use serde_json::json;
 use xtask::command::run;
+use xtask::driver;
+use xtask::s3::{ALICE, Account, Client, ENDPOINT, accounts};
 
 use crate::story::{LIMIT, Story};
 
@@ -65,4 +72,75 @@ async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
 async fn bucket_of(story: &Story, volume: &str) -> String {
     let volumes = Api::<k8s_openapi::api::core::v1::PersistentVolume>::all(story.here.client.clone());
     volumes.get(volume).await.unwrap().spec.unwrap().csi.unwrap().volume_handle
+}
+
+/// The driver as the other stories need it, also when this one fails.
+struct AsBefore;
+
+impl Drop for AsBefore {
+    fn drop(&mut self) {
+        driver::install(&cluster(), &[]).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
+    const MAKER: Account =
+        Account { name: "maker", access_key: "AKIAMAKER", secret_key: "maker-secret-of-the-test-server" };
+    let story = Story::alone("two-secrets").await;
+    let (client, name) = (story.here.client.clone(), story.name);
+    let programs = story.here.cluster.programs().unwrap();
+    accounts::create(&programs, MAKER.access_key, MAKER.secret_key).unwrap();
+    let data = json!({"access_key_id": MAKER.access_key, "secret_access_key": MAKER.secret_key});
+    let secret = json!({"metadata": {"name": name}, "stringData": data});
+    let post = PostParams::default();
+    let secrets = Api::<Secret>::namespaced(client.clone(), driver::NAMESPACE);
+    secrets.create(&post, &serde_json::from_value(secret).unwrap()).await.unwrap();
+    let as_before = AsBefore;
+    let second = format!("provisioning.s3CredentialSecret.name={name}");
+    driver::install(&story.here.cluster, &[&second]).unwrap();
+
+    let class = json!({"metadata": {"name": name}, "provisioner": DRIVER});
+    let classes = Api::<StorageClass>::all(client.clone());
+    classes.create(&post, &serde_json::from_value(class).unwrap()).await.unwrap();
+    let claim = json!({"metadata": {"name": "made"}, "spec": {
+        "accessModes": ["ReadWriteMany"], "storageClassName": name, "resources": {"requests": {"storage": "1Gi"}},
+    }});
+    let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), &story.here.namespace);
+    claims.create(&post, &serde_json::from_value(claim).unwrap()).await.unwrap();
+    let volume = eventually("the claim is bound", LIMIT, || async {
+        let spec = claims.get("made").await.unwrap().spec.unwrap();
+        Seen::some(spec.volume_name, "no volume yet")
+    })
+    .await;
+    let bucket = bucket_of(&story, &volume).await;
+    let maker = Client::new(ENDPOINT, MAKER).unwrap();
+    assert!(maker.buckets().unwrap().contains(&bucket), "made with the second Secret");
+    assert!(!story.server.buckets().unwrap().contains(&bucket), "and not with the first");
+
+    // The server knows owners of buckets and no policies: from now on only the first can read it.
+    accounts::give_bucket(&programs, &bucket, ALICE.access_key).unwrap();
+    story
+        .here
+        .run("writer", manifest::pod(&["made"], "echo mine > /data/file; echo written; sleep 3600"))
+        .await;
+    story.says("writer", "written").await;
+    assert_eq!(story.server.get(&bucket, "file").unwrap(), b"mine\n");
+    let pods = story.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
+    let pod = pods.iter().find(|pod| pod.annotations().values().any(|value| *value == volume)).unwrap();
+    let keys = comm_on_node(Path::new("/var/lib/kubelet"), &pod.uid().unwrap()).join("credentials");
+    let keys = std::fs::read_to_string(keys.join(pod.name_any())).unwrap();
+    assert!(keys.contains(ALICE.access_key) && !keys.contains(MAKER.access_key));
+
+    story.here.delete("writer").await;
+    story.server.delete(&bucket, "file").unwrap();
+    accounts::give_bucket(&programs, &bucket, MAKER.access_key).unwrap();
+    claims.delete("made", &DeleteParams::default()).await.unwrap();
+    eventually("the bucket goes with its claim", LIMIT, || async {
+        let left = maker.buckets().unwrap();
+        Seen::some((!left.contains(&bucket)).then_some(()), format!("{left:?}"))
+    })
+    .await;
+    drop(as_before);
+    story.leaves_nothing().await;
 }

@@ -80,6 +80,7 @@ async fn the_server_takes_whatever_the_values_make() {
         &["tls.caCertConfigMap=authority", "imagePullSecrets={one,two}"],
         &["node.tolerateAllTaints=true", "node.nodeSelector.disk=fast", "node.maxVolumes=7"],
         &["node.serviceAccount.create=false", "controller.serviceAccount.create=false"],
+        &["mountpointPod.networkPolicy.enabled=true", "podIdentity.enabled=true"],
     ] {
         pods(&objects(&stage, values));
     }
@@ -225,6 +226,92 @@ async fn who_makes_no_buckets_has_no_keys() {
         assert_eq!(controller["volumes"], Value::Null);
         // What a csi-provisioner would need beside.
         let role = find(&objects, "Role", "s3-csi-controller-release-namespace");
-        assert_eq!(role["rules"].as_array().unwrap().len(), 1, "{role}");
+        assert!(!role.to_string().contains("s3-csi-scality-com"), "{role}");
+    }
+}
+
+fn keys(pod: &Value) -> &Value {
+    let volumes = pod["volumes"].as_array().unwrap();
+    &volumes.iter().find(|one| one["name"] == "credentials").unwrap()["secret"]
+}
+
+#[tokio::test]
+async fn keys_that_make_buckets_can_be_the_controllers_alone() {
+    let stage = Stage::set("chart-two-secrets").await;
+    let ours = objects(&stage, &[]);
+    for pod in pods(&ours) {
+        assert_eq!(keys(pod)["secretName"], "s3-secret", "without a second Secret, the first serves");
+    }
+    let second = "provisioning.s3CredentialSecret.name=makers,provisioning.s3CredentialSecret.accessKeyId=id";
+    let ours = objects(&stage, &[second]);
+    let [node, controller] = pods(&ours);
+    assert_eq!(keys(node)["secretName"], "s3-secret");
+    assert_eq!(keys(controller)["secretName"], "makers");
+    assert_eq!(keys(controller)["items"][0], json!({"key": "id", "path": "access_key_id"}));
+    assert_eq!(keys(controller)["items"][1]["key"], "secret_access_key");
+}
+
+#[tokio::test]
+async fn a_priority_class_of_kubernetes_is_neither_made_nor_bound() {
+    let stage = Stage::set("chart-priority").await;
+    let bound =
+        |objects: &[Value]| objects.iter().any(|one| one["metadata"]["name"] == "s3-csi-mountpoint-priority");
+    let ours = objects(&stage, &["mountpointPod.priorityClassName=gold"]);
+    find(&ours, "PriorityClass", "gold");
+    assert!(bound(&ours));
+    let theirs = objects(&stage, &["mountpointPod.priorityClassName=system-node-critical"]);
+    assert!(!bound(&theirs) && theirs.iter().all(|one| one["kind"] != "PriorityClass"));
+    let controller = &pods(&theirs)[1]["containers"][0];
+    assert_eq!(variable(controller, "MOUNTPOINT_PRIORITY_CLASS_NAME"), "system-node-critical");
+}
+
+#[tokio::test]
+async fn no_container_writes_to_its_own_root() {
+    let stage = Stage::set("chart-roots").await;
+    let objects = objects(&stage, &["sidecars.enabled=true"]);
+    for container in pods(&objects).iter().flat_map(|pod| pod["containers"].as_array().unwrap()) {
+        assert_eq!(
+            container["securityContext"]["readOnlyRootFilesystem"],
+            json!(true),
+            "{}",
+            container["name"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn mountpoint_pods_reach_names_and_the_endpoint_where_a_policy_is_asked_for() {
+    let stage = Stage::set("chart-network").await;
+    assert!(objects(&stage, &[]).iter().all(|one| one["kind"] != "NetworkPolicy"));
+    let anywhere = &Value::Null;
+    for (values, ports, to) in [
+        (&["s3.endpointUrl=http://s3.test"][..], &[80][..], anywhere),
+        (&["s3.endpointUrl=https://s3.test"], &[443], anywhere),
+        (&["s3.endpointUrl=https://s3.test", "node.s3EndpointUrl=http://s3.test:8000"], &[8000], anywhere),
+        (&["s3.endpointUrl="], &[443], anywhere),
+        (
+            &[
+                "mountpointPod.networkPolicy.endpointPorts={9000,3128}",
+                "mountpointPod.networkPolicy.endpointCidrs={10.1.0.0/16}",
+            ],
+            &[9000, 3128],
+            &json!([{"ipBlock": {"cidr": "10.1.0.0/16"}}]),
+        ),
+    ] {
+        let values: Vec<&str> =
+            values.iter().copied().chain(["mountpointPod.networkPolicy.enabled=true"]).collect();
+        let objects = objects(&stage, &values);
+        let policy = find(&objects, "NetworkPolicy", "s3-csi-mountpoint");
+        assert_eq!(policy["metadata"]["namespace"], "mount-s3");
+        let spec = &policy["spec"];
+        assert_eq!((&spec["podSelector"], &spec["ingress"]), (&json!({}), &Value::Null));
+        assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]));
+        let of = |rule: &Value| -> Vec<u64> {
+            rule["ports"].as_array().unwrap().iter().filter_map(|port| port["port"].as_u64()).collect()
+        };
+        let egress = spec["egress"].as_array().unwrap();
+        assert_eq!(egress.len(), 2);
+        assert_eq!((of(&egress[0]), &egress[0]["to"]), (vec![53, 53], anywhere));
+        assert_eq!((of(&egress[1]), &egress[1]["to"]), (ports.to_vec(), to), "{values:?}");
     }
 }

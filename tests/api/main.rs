@@ -1,6 +1,7 @@
 //! A real API server with nothing that acts on objects but, where a test wants it, our controller.
 
 mod attach;
+mod bounds;
 mod chart;
 mod crashes;
 mod definition;

@@ -1,5 +1,6 @@
 //! Whole journeys on a real node.
 
+mod bounds;
 mod credentials;
 mod deaths;
 mod examples;

@@ -264,6 +264,15 @@ impl Stage {
         assert!(left.is_empty(), "{left:?}");
     }
 
+    /// The reasons of all Events on a pod of this stage.
+    pub async fn reasons(&self, pod: &str) -> Vec<String> {
+        let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
+        let all = events.list(&ListParams::default()).await.unwrap().items;
+        let about =
+            |event: &Event| event.regarding.as_ref().and_then(|object| object.name.as_deref()) == Some(pod);
+        all.into_iter().filter(about).filter_map(|event| event.reason).collect()
+    }
+
     /// Waits for an Event with this reason on a pod of this stage, and returns what it says.
     pub async fn event(&self, pod: &str, reason: &str) -> String {
         let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);

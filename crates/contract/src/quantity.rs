@@ -26,6 +26,23 @@ impl Quantity {
         Some(Self { written: text.to_owned(), thousandths })
     }
 
+    /// Of bytes.
+    pub fn mebibytes(count: u128) -> Self {
+        Self { written: format!("{count}Mi"), thousandths: count.saturating_mul(1000 << 20) }
+    }
+
+    /// Both together, in whole units.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let units = self.units().saturating_add(other.units());
+        Self { written: units.to_string(), thousandths: units.saturating_mul(1000) }
+    }
+
+    /// However both are written.
+    pub fn exceeds(&self, other: &Self) -> bool {
+        self.thousandths > other.thousandths
+    }
+
     /// Whole units, rounded up.
     pub fn units(&self) -> u128 {
         self.thousandths.div_ceil(1000)
@@ -94,6 +111,14 @@ mod tests {
         ] {
             assert_eq!(Quantity::parse(text).map(|quantity| quantity.units()), Some(units), "{text}");
         }
+    }
+
+    #[test]
+    fn amounts_are_compared_and_added() {
+        let parse = |text| Quantity::parse(text).unwrap();
+        assert!(parse("1Gi").exceeds(&parse("1000Mi")) && !parse("100m").exceeds(&parse("1")));
+        assert_eq!(parse("1Gi").plus(&parse("1Mi")).to_string(), (1025_u64 << 20).to_string());
+        assert_eq!(Quantity::mebibytes(3), parse("3Mi"));
     }
 
     #[test]

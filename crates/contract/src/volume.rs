@@ -25,6 +25,9 @@ pub mod attribute {
     pub const ENVIRONMENT: &str = "mountpointEnv.";
 }
 
+/// Of a cache with a limit, this much is used: the file system needs the rest, and kubelet evicts a pod that is over it.
+const CACHE_SHARE_PERCENT: u128 = 95;
+
 /// Variables that a volume may set.
 const ENVIRONMENT: &[&str] = &["HTTPS_PROXY", "NO_PROXY"];
 
@@ -174,11 +177,14 @@ fn parse_cache<'a>(
         }
     }
     match kind {
-        None if arguments.has("cache") => Ok(Cache::EmptyDir { size_limit: None, in_memory: false }),
+        None if arguments.has("cache") => {
+            Ok(Cache::EmptyDir { size_limit: limit_of_option(arguments), in_memory: false })
+        }
         None => Ok(Cache::None),
         Some("emptyDir") => {
             let field = attribute::CACHE_SIZE_LIMIT;
             let size_limit = get(field).map(|value| parse_quantity(field, value)).transpose()?;
+            let size_limit = size_limit.or_else(|| limit_of_option(arguments));
             let in_memory = match get(attribute::CACHE_MEDIUM) {
                 None => false,
                 Some("Memory") => true,
@@ -194,6 +200,18 @@ fn parse_cache<'a>(
         }
         Some(other) => Err(VolumeError::CacheUnknown(other.to_owned())),
     }
+}
+
+/// How many MiB of a cache on disk with this limit are used.
+pub fn cache_share(limit: &Quantity) -> u128 {
+    limit.units() * CACHE_SHARE_PERCENT / 100 / (1024 * 1024)
+}
+
+/// A cache that is told how much of its folder to use needs a folder of that size and no more.
+fn limit_of_option(arguments: &Arguments) -> Option<Quantity> {
+    let used: u128 = arguments.value("max-cache-size")?.parse().ok()?;
+    // A limit of 0 would be none.
+    Some(Quantity::mebibytes(used.saturating_mul(100).div_ceil(CACHE_SHARE_PERCENT).max(1)))
 }
 
 fn parse_environment(attributes: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, VolumeError> {
@@ -264,6 +282,11 @@ mod tests {
         };
         assert_eq!(cache(&[], &["cache /tmp/x"]), empty_dir(None, false));
         assert_eq!(cache(&[("cache", "emptyDir")], &[]), empty_dir(None, false));
+        assert_eq!(
+            cache(&[("cache", "emptyDir")], &["max-cache-size 950"]),
+            empty_dir(Some("1000Mi"), false)
+        );
+        assert_eq!(cache(&[], &["cache /tmp/x", "max-cache-size 0"]), empty_dir(Some("1Mi"), false));
         let memory =
             [("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi"), ("cacheEmptyDirMedium", "Memory")];
         assert_eq!(cache(&memory, &[]), empty_dir(Some("1Gi"), true));

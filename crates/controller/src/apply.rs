@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
+use contract::quantity::Quantity;
 use contract::sharing::SharingKey;
 use contract::volume::Volume;
 use k8s_openapi::api::core::v1::Pod;
@@ -67,6 +68,11 @@ impl Writer {
 
     pub fn driver_version(&self) -> &str {
         &self.blueprint.driver_version
+    }
+
+    /// The installation's limit for the volume's cache, if the volume has none.
+    pub fn cache_limit(&self, volume: &Volume) -> Option<&Quantity> {
+        self.blueprint.limit_for(&volume.cache)
     }
 
     /// `served` is what a new pod would serve, and for whom.

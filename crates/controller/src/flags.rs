@@ -6,9 +6,11 @@ use std::path::PathBuf;
 
 use clap::Parser;
 use contract::names::MOUNTPOINT_NAMESPACE;
+use contract::quantity::Quantity;
 use service::logs::LogFlags;
 
 use crate::provision::server::Addressing;
+use crate::resources::Bounds;
 
 /// Keeps attachments and Mountpoint Pods true to the workloads in the cluster, and makes buckets for claims.
 #[derive(Parser, Clone, Debug)]
@@ -45,6 +47,15 @@ pub struct Flags {
     /// More labels for Mountpoint Pods, as a JSON object.
     #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = labels)]
     pub mountpoint_pod_labels: Labels,
+
+    /// Requests and limits of Mountpoint Pods, as a JSON object, where their volume says nothing else. A cache comes on
+    /// top of the limits.
+    #[arg(long, env = "MOUNTPOINT_RESOURCES", default_value = "{}", value_parser = Bounds::parse)]
+    pub mountpoint_resources: Bounds,
+
+    /// Size of an `emptyDir` cache whose volume sets none; no limit if empty.
+    #[arg(long, env = "MOUNTPOINT_CACHE_SIZE_LIMIT", default_value = "", value_parser = size)]
+    pub mountpoint_cache_size_limit: Size,
 
     /// `ConfigMap` in the Mountpoint namespace whose `ca-bundle.crt` is trusted; none if empty.
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
@@ -99,6 +110,18 @@ pub struct Flags {
 pub enum Provisioning {
     On,
     Off,
+}
+
+/// Nothing, if the text was empty.
+#[derive(Clone, Debug, Default)]
+pub struct Size(pub Option<Quantity>);
+
+fn size(text: &str) -> Result<Size, String> {
+    match (text.trim(), Quantity::parse(text.trim())) {
+        ("", _) => Ok(Size(None)),
+        (_, Some(size)) if size.units() > 0 => Ok(Size(Some(size))),
+        _ => Err("is not a size: write it like `1Gi`".to_owned()),
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -170,6 +193,8 @@ mod tests {
             ("--mountpoint-pod-labels=[1]", "not a JSON object"),
             ("--mountpoint-image-pull-policy=Sometimes", "IfNotPresent"),
             ("--mountpoint-image=", "must not be empty"),
+            ("--mountpoint-resources={\"limits\":{\"memory\":\"much\"}}", "limits.memory"),
+            ("--mountpoint-cache-size-limit=0", "is not a size"),
             ("--probes-address=here", "--probes-address"),
             ("--leader-election=perhaps", "--leader-election"),
         ] {

@@ -15,6 +15,7 @@ pub mod observed;
 pub mod provision;
 pub mod reconcile;
 mod report;
+pub mod resources;
 pub mod run;
 #[cfg(test)]
 mod simulation;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use contract::names::{CACHE_IN_POD, CACHE_VOLUME, COMM_IN_POD, COMM_VOLUME, annotation, label};
 use contract::quantity::Quantity;
 use contract::sharing::SharingKey;
-use contract::volume::{Cache, Resources, Volume};
+use contract::volume::{Cache, Volume};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -45,7 +45,8 @@ impl Blueprint {
         let mut mounts = vec![json!({"name": COMM_VOLUME, "mountPath": COMM_IN_POD})];
         let mut volumes =
             vec![json!({"name": COMM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": COMM_SIZE}})];
-        if let Some(source) = cache_source(&volume.cache) {
+        let cache = self.limited(&volume.cache);
+        if let Some(source) = cache_source(&cache) {
             let mut cache = source;
             cache["name"] = json!(CACHE_VOLUME);
             volumes.push(cache);
@@ -60,6 +61,7 @@ impl Blueprint {
         let mut security = json!({
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": true,
             "runAsNonRoot": true,
             "seccompProfile": {"type": "RuntimeDefault"},
         });
@@ -92,7 +94,7 @@ impl Blueprint {
                     "image": self.flags.mountpoint_image,
                     "imagePullPolicy": self.flags.mountpoint_image_pull_policy,
                     "command": [self.flags.mountpoint_container_command],
-                    "resources": resources(&volume.resources),
+                    "resources": self.flags.mountpoint_resources.of(&volume.resources, &cache).to_json(),
                     "securityContext": security,
                     "volumeMounts": mounts,
                 }],
@@ -109,6 +111,21 @@ impl Blueprint {
             },
         });
         serde_json::from_value(pod).expect("the text above is a pod")
+    }
+
+    /// The limit of this installation, if it is what bounds the volume's cache.
+    pub fn limit_for(&self, cache: &Cache) -> Option<&Quantity> {
+        let unbounded = matches!(cache, Cache::EmptyDir { size_limit: None, .. });
+        self.flags.mountpoint_cache_size_limit.0.as_ref().filter(|_| unbounded)
+    }
+
+    fn limited(&self, cache: &Cache) -> Cache {
+        match (self.limit_for(cache), cache) {
+            (Some(limit), Cache::EmptyDir { in_memory, .. }) => {
+                Cache::EmptyDir { size_limit: Some(limit.clone()), in_memory: *in_memory }
+            }
+            _ => cache.clone(),
+        }
     }
 
     fn labels(&self, workload_uid: &str) -> BTreeMap<String, String> {
@@ -137,17 +154,6 @@ fn cache_source(cache: &Cache) -> Option<Value> {
             },
         }}})),
     }
-}
-
-fn resources(wanted: &Resources) -> Value {
-    let list = |cpu: &Option<Quantity>, memory: &Option<Quantity>| -> BTreeMap<&str, Value> {
-        let amounts = [("cpu", cpu), ("memory", memory)].into_iter();
-        amounts.filter_map(|(name, amount)| Some((name, json!(amount.as_ref()?.to_written())))).collect()
-    };
-    json!({
-        "requests": list(&wanted.requests_cpu, &wanted.requests_memory),
-        "limits": list(&wanted.limits_cpu, &wanted.limits_memory),
-    })
 }
 
 #[cfg(test)]
@@ -194,6 +200,7 @@ mod tests {
         );
         let security = &container["securityContext"];
         assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+        assert_eq!(security["readOnlyRootFilesystem"], json!(true));
         assert_eq!((&security["runAsNonRoot"], &security["runAsUser"]), (&json!(true), &json!(1000)));
         assert_eq!(
             spec["volumes"],
@@ -247,6 +254,21 @@ mod tests {
         let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
         let paths: Vec<&str> = mounts.iter().filter_map(|mount| mount["mountPath"].as_str()).collect();
         assert_eq!(paths, ["/comm", "/local-cache", "/etc/s3-csi/authority"]);
+    }
+
+    #[test]
+    fn what_the_volume_does_not_bound_the_installation_does() {
+        let bounds =
+            "--mountpoint-resources={\"limits\": {\"memory\": \"512Mi\", \"ephemeral-storage\": \"100Mi\"}}";
+        let flags = [bounds, "--mountpoint-cache-size-limit=1Gi"];
+        let limits = |pod: &Value| pod["spec"]["containers"][0]["resources"]["limits"].clone();
+        let pod = build(&flags, &[], false);
+        assert_eq!(limits(&pod), json!({"memory": "512Mi", "ephemeral-storage": "100Mi"}));
+        let pod = build(&flags, &[("cache", "emptyDir")], false);
+        assert_eq!(pod["spec"]["volumes"][1]["emptyDir"]["sizeLimit"], "1Gi");
+        assert_eq!(limits(&pod)["ephemeral-storage"], (1124_u64 << 20).to_string());
+        let own = [("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "2Gi")];
+        assert_eq!(build(&flags, &own, false)["spec"]["volumes"][1]["emptyDir"]["sizeLimit"], "2Gi");
     }
 
     #[test]

@@ -122,7 +122,7 @@ impl Reconciler {
             let hindered = if applied.is_err() { &workloads } else { &view.wanting };
             self.explainer.tell(hindered, *reason, &explain::volume(&view.key.volume_name), message).await;
         }
-        self.warn_about_volume(&view, &ignored, &wanting).await;
+        self.warn_about_volume(&view, usable, &ignored, &wanting).await;
         self.explain_replacements(&view, &group, &steps[..done], &workloads).await;
         self.explain_pods(name, wrong.filter(|_| applied.is_err())).await;
         applied?;

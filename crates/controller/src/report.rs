@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contract::volume::VolumeError;
+use contract::volume::{Volume, VolumeError};
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -15,7 +15,13 @@ use crate::step::Step;
 use crate::world::View;
 
 impl Reconciler {
-    pub(crate) async fn warn_about_volume(&self, view: &View, ignored: &[&str], workloads: &[Workload]) {
+    pub(crate) async fn warn_about_volume(
+        &self,
+        view: &View,
+        volume: Option<&Volume>,
+        ignored: &[&str],
+        workloads: &[Workload],
+    ) {
         let about = explain::volume(&view.key.volume_name);
         if let Some(namesake) = &view.namesake {
             let message = format!(
@@ -24,6 +30,13 @@ impl Reconciler {
                 view.key.volume_name, view.key.volume_id
             );
             self.explainer.tell(workloads, Reason::DuplicateVolumeHandle, &about, &message).await;
+        }
+        if let Some(limit) = volume.and_then(|volume| self.writer.cache_limit(volume)) {
+            let message = format!(
+                "the cache of PersistentVolume {} has no size and gets {limit}: set `cacheEmptyDirSizeLimit`",
+                view.key.volume_name
+            );
+            self.explainer.tell(workloads, Reason::CacheSizeLimited, &about, &message).await;
         }
         if !ignored.is_empty() {
             let message =

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
-use contract::names::{annotation, label};
+use contract::names::{CACHE_VOLUME, annotation, label};
+use contract::quantity::Quantity;
+use contract::volume::cache_share;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt as _;
@@ -128,6 +130,8 @@ pub struct MountpointPod {
     pub ours: bool,
     pub needs_unmount: bool,
     pub ended: bool,
+    /// How many MiB its cache on disk may use; kubelet evicts a pod that uses more than its limit.
+    pub cache_mebibytes: Option<u128>,
     /// Why it does not run, in kubelet's or the scheduler's words.
     pub trouble: Option<String>,
 }
@@ -145,9 +149,18 @@ impl From<&Pod> for MountpointPod {
             ours: pod.labels().contains_key(label::DRIVER_VERSION),
             needs_unmount: annotations.get(annotation::NEEDS_UNMOUNT).is_some_and(|value| value == "true"),
             ended: phase == "Succeeded" || phase == "Failed",
+            cache_mebibytes: cache_mebibytes(pod),
             trouble: trouble(&status),
         }
     }
+}
+
+fn cache_mebibytes(pod: &Pod) -> Option<u128> {
+    let volumes = pod.spec.as_ref()?.volumes.as_ref()?;
+    let cache = volumes.iter().find(|volume| volume.name == CACHE_VOLUME)?.empty_dir.as_ref()?;
+    // One in memory cannot grow beyond its limit.
+    let limit = cache.size_limit.as_ref().filter(|_| cache.medium.as_deref() != Some("Memory"))?;
+    Some(cache_share(&Quantity::parse(&limit.0)?))
 }
 
 /// Waiting for something that will not come by itself.
@@ -186,7 +199,11 @@ mod tests {
                 "name": "mp-1", "uid": "u", "labels": {"s3.csi.scality.com/mounted-by-csi-driver-version": "1"},
                 "annotations": {"s3.csi.scality.com/volume-name": "pv", "s3.csi.scality.com/needs-unmount": "true"},
             },
-            "spec": {"nodeName": "n", "containers": []}, "status": status,
+            "spec": {
+                "nodeName": "n", "containers": [],
+                "volumes": [{"name": "local-cache", "emptyDir": {"sizeLimit": "1Gi"}}],
+            },
+            "status": status,
         }))
         .unwrap();
         MountpointPod::from(&pod)
@@ -197,7 +214,7 @@ mod tests {
         let pod = pod(&json!({"phase": "Running"}));
         assert_eq!((pod.node.as_deref(), pod.volume_name.as_deref()), (Some("n"), Some("pv")));
         assert!(pod.ours && pod.needs_unmount && !pod.ended);
-        assert_eq!(pod.trouble, None);
+        assert_eq!((pod.trouble, pod.cache_mebibytes), (None, Some(972)));
     }
 
     #[test]

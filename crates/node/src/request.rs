@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
 use contract::names::CACHE_IN_POD;
-use contract::volume::{Cache, Volume, VolumeError};
+use contract::volume::{Cache, Volume, VolumeError, cache_share};
 use service::csi::NodePublishVolumeRequest;
 use service::csi::volume_capability::AccessType;
 use service::csi::volume_capability::access_mode::Mode;
@@ -19,8 +19,6 @@ const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
-/// Of a cache with a limit, this much is used: the file system needs the rest, and kubelet evicts a pod that is over it.
-const CACHE_SHARE_PERCENT: u128 = 95;
 
 #[derive(Debug, Error)]
 pub enum RequestError {
@@ -161,7 +159,7 @@ fn place_cache(cache: &Cache, arguments: &mut Arguments) -> Result<(), RequestEr
     }
     arguments.set("cache", Some(CACHE_IN_POD));
     if let Cache::EmptyDir { size_limit: Some(limit), in_memory: false } = cache {
-        let most = limit.units() * CACHE_SHARE_PERCENT / 100 / (1024 * 1024);
+        let most = cache_share(limit);
         match arguments.value("max-cache-size").map(str::to_owned) {
             Some(given) if given.parse::<u128>().is_ok_and(|given| given > limit.units() / (1024 * 1024)) => {
                 return Err(RequestError::CacheTooLarge(given, limit.units() / (1024 * 1024)));

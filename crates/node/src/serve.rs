@@ -36,6 +36,9 @@ impl Publisher {
         let device =
             kernel::mount_source(place, publish.source_read_only).map_err(kernel_error("mount", source))?;
         let mut arguments = publish.arguments.clone();
+        if let Some(most) = pod.cache_mebibytes.filter(|_| arguments.has("cache")) {
+            arguments.set_if_absent("max-cache-size", Some(&most.to_string()));
+        }
         arguments.set("user-agent-prefix", Some(&self.user_agent(authentication).await));
         let mut environment = self.installation.environment.clone();
         environment.extend(publish.environment.clone());

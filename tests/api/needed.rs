@@ -18,6 +18,8 @@ use serde_json::Value;
 use scene::Scene;
 
 const LIMIT: Duration = Duration::from_secs(30);
+/// From its beginning to where it fails, beside all the others.
+const STORY_WITHIN: Duration = Duration::from_mins(4);
 /// Everything that the controller can be given.
 const VALUES: &[&str] = &["podIdentity.enabled=true"];
 const EVERYWHERE: &str = "";
@@ -149,7 +151,7 @@ async fn without_any_rule_of_the_controller_a_story_fails() {
 }
 
 async fn is_refused(program: &Program, words: &str) {
-    eventually(&format!("it says `{words}`"), LIMIT, || async {
+    eventually(&format!("it says `{words}`"), STORY_WITHIN, || async {
         let log = program.log().replace('\\', "");
         Seen::some(log.contains(words).then_some(()), xtask::command::tail(&log))
     })

@@ -56,7 +56,8 @@ async fn a_running_workload_is_attached_until_it_has_ended() {
     stage.run_mountpoint(&pod.name_any()).await;
     stage.report("w", "Running").await;
     stage.here.pods().delete("w", &DeleteParams::default()).await.unwrap();
-    tokio::time::sleep(std::time::Duration::from_millis(700)).await;
+    stage.acted().await;
+    assert_eq!(stage.attachments_here().await.len(), 1, "it may still write");
     stage.attached(&workload).await;
     stage.remove("w").await;
     stage.nothing_attached().await;

@@ -136,7 +136,17 @@ async fn an_exhausted_quota_is_told() {
     quotas.create(&PostParams::default(), &serde_json::from_value(quota).unwrap()).await.unwrap();
     let status = Patch::Merge(json!({"status": {"hard": hard, "used": {"requests.cpu": "0"}}}));
     quotas.patch_status(&name, &PatchParams::default(), &status).await.unwrap();
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    let resources = json!({"requests": {"cpu": "500m"}});
+    let spec = json!({"automountServiceAccountToken": false,
+        "containers": [{"name": "c", "image": "i", "resources": resources}]});
+    let probe = json!({"metadata": {"name": stage.volume_name("probe")}, "spec": spec});
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    eventually("the quota is in force", Duration::from_secs(10), || async {
+        let tried =
+            stage.mountpoint_pods().create(&dry_run, &serde_json::from_value(probe.clone()).unwrap()).await;
+        Seen::some(tried.err().map(drop), "a pod is accepted")
+    })
+    .await;
     stage.volume("data", &[("mountpointContainerResourcesRequestsCpu", "500m")], &[]).await;
     stage.workload("w", &["data"]).await;
     let note = stage.event("w", "MountpointPodRejected").await;

@@ -187,41 +187,55 @@ async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
     assert!(node.ended().success());
 }
 
-#[tokio::test]
-async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
-    let stage = Stage::set("node-taint").await;
-    let nodes = stage.all::<Node>();
+/// A node with the start-up taint and another, on which a predecessor was registered.
+async fn tainted(stage: &Stage, node: &str) {
     let taints =
         json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}]);
     let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-    nodes.patch(&stage.node, &PatchParams::default(), &patch).await.unwrap();
-    // As a predecessor left it.
-    let driver = json!({"name": "s3.csi.scality.com", "nodeID": stage.node});
-    let known = json!({"metadata": {"name": stage.node}, "spec": {"drivers": [driver]}});
+    stage.all::<Node>().patch(node, &PatchParams::default(), &patch).await.unwrap();
+    let driver = json!({"name": "s3.csi.scality.com", "nodeID": node});
+    let known = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
     stage
         .all::<CSINode>()
         .create(&PostParams::default(), &serde_json::from_value(known).unwrap())
         .await
         .unwrap();
-    let kubelet = Kubelet::default();
+}
+
+async fn taints(stage: &Stage, node: &str) -> Vec<String> {
+    let node = stage.all::<Node>().get(node).await.unwrap();
+    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+    taints.into_iter().map(|taint| taint.key).collect()
+}
+
+/// Nobody else's is touched.
+async fn only_ours_is_removed(stage: &Stage, node: &str) {
+    eventually("the taint is gone", LIMIT, || async {
+        let left = taints(stage, node).await;
+        Seen::some((left == ["others"]).then_some(()), format!("{left:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
+    let (stage, kubelet) = (Stage::set("node-taint").await, Kubelet::default());
+    tainted(&stage, &stage.node).await;
     let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
-    let taints = || async {
-        let node = nodes.get(&stage.node).await.unwrap();
-        let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-        taints.into_iter().map(|taint| taint.key).collect::<Vec<_>>()
-    };
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    assert!(taints().await.contains(&NOT_READY.to_owned()), "kubelet has not asked yet");
+    // One that waits for no kubelet starts after it and removes its own.
+    let (beside, other_kubelet) = (stage.volume_name("beside"), Kubelet::default());
+    stage.add_node(&beside).await;
+    tainted(&stage, &beside).await;
+    let other =
+        NodeProgram::start(&stage.here.client, &beside, &other_kubelet, &["--registration=off"]).await;
+    only_ours_is_removed(&stage, &beside).await;
+    drop(other);
+    assert!(taints(&stage, &stage.node).await.contains(&NOT_READY.to_owned()), "kubelet has not asked yet");
     assert!(!node.csi.is_ready().await);
     assert!(node.probe("/readyz").0.contains("503"));
     let registry = Csi::connect(&kubelet.registration_socket()).await.unwrap();
     registry.registered().await;
-    eventually("the taint is gone", LIMIT, || async {
-        let left = taints().await;
-        Seen::some((!left.contains(&NOT_READY.to_owned())).then_some(()), format!("{left:?}"))
-    })
-    .await;
-    assert_eq!(taints().await, ["others"], "nobody else's is touched");
+    only_ours_is_removed(&stage, &stage.node).await;
     assert!(node.csi.is_ready().await && node.probe("/readyz").0.contains("200"));
 }
 

@@ -151,4 +151,9 @@ impl NodeProgram {
     pub fn stop(self) -> std::process::ExitStatus {
         self.program.stop()
     }
+
+    /// Waits until it has stopped, as it was asked before.
+    pub fn ended(mut self) -> std::process::ExitStatus {
+        self.program.ended()
+    }
 }

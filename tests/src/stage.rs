@@ -1,9 +1,10 @@
 //! A test's own corner of an API server without controllers: what scheduler, binder and kubelet would do, on request.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{DRIVER, annotation};
+use contract::names::{DRIVER, annotation, label};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -15,8 +16,8 @@ use crate::{Inside, Seen, eventually};
 
 /// What the controller does, it does in milliseconds; the rest is for a machine that is busy with other things.
 const REACTS_WITHIN: Duration = Duration::from_mins(1);
-/// How long to watch that something does *not* happen.
-const STAYS_FOR: Duration = Duration::from_millis(700);
+/// Names barriers apart.
+static BARRIERS: AtomicU32 = AtomicU32::new(0);
 
 pub struct Stage {
     pub here: Inside,
@@ -170,6 +171,17 @@ impl Stage {
         self.mountpoint_pods().patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
+    /// One of the driver that no attachment names.
+    pub async fn stray_mountpoint(&self, name: &str) {
+        let pod = json!({
+            "metadata": {
+                "name": name, "labels": {label::DRIVER_VERSION: "0.1.0"}, "annotations": {annotation::ATTACHMENT: "s3pa-none"},
+            },
+            "spec": {"nodeName": self.node, "automountServiceAccountToken": false, "containers": [{"name": "mountpoint", "image": "i"}]},
+        });
+        self.mountpoint_pods().create(&PostParams::default(), &from(pod)).await.unwrap();
+    }
+
     /// A Mountpoint Pod whose container runs.
     pub async fn run_mountpoint(&self, name: &str) {
         let container = json!({"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true,
@@ -257,9 +269,20 @@ impl Stage {
         .await;
     }
 
-    /// Watches for a while that no attachment appears.
+    /// Waits until the controller has acted on whatever was written about workloads and volumes before: another workload,
+    /// on a node of its own, comes behind all that in the same watches, and is attached.
+    pub async fn acted(&self) {
+        let name = format!("barrier-{}", BARRIERS.fetch_add(1, Ordering::Relaxed));
+        let node = self.volume_name(&name);
+        self.add_node(&node).await;
+        self.volume(&name, &[], &[]).await;
+        let barrier = self.workload_with(&name, &[&name], json!({"nodeName": node})).await;
+        self.attached(&barrier).await;
+    }
+
+    /// Whatever was written before, no attachment comes of it.
     pub async fn stays_unattached(&self) {
-        tokio::time::sleep(STAYS_FOR).await;
+        self.acted().await;
         let left = self.attachments_here().await;
         assert!(left.is_empty(), "{left:?}");
     }

@@ -43,6 +43,24 @@ async fn a_scheduled_workload_with_a_bound_volume_is_attached() {
     assert_eq!(spec["restartPolicy"], "OnFailure");
 }
 
+/// What the node cannot tell from the request: whether there is a Secret, be it without data.
+#[tokio::test]
+async fn a_mountpoint_pod_says_whose_keys_its_volume_asks_for() {
+    let stage = Stage::set("whose-keys").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("nothing", &[], &[]).await;
+    stage.volume_with_secret("named", &[], &[]).await;
+    stage.volume_with_secret("said", &[("authenticationSource", "secret")], &[]).await;
+    stage.volume_with_secret("drivers", &[("authenticationSource", "driver")], &[]).await;
+    for (name, source) in
+        [("nothing", "driver"), ("named", "secret"), ("said", "secret"), ("drivers", "driver")]
+    {
+        let (attachment, pod) = stage.attached(&stage.workload(name, &[name]).await).await;
+        assert_eq!(pod.annotations()[annotation::AUTHENTICATION_SOURCE], source, "{name}");
+        assert_eq!(attachment.spec.authentication_source, source, "{name}");
+    }
+}
+
 /// Scheduling and binding may each come before or after the pod: in the end it is attached.
 #[tokio::test]
 async fn late_scheduling_and_late_binding_are_waited_for() {
@@ -213,8 +231,11 @@ async fn a_workload_that_is_being_deleted_before_it_starts_gets_nothing() {
 async fn an_attachment_of_the_reference_is_adopted() {
     let stage = Stage::set("adopt").await;
     let _controller = shared(&stage.here.client).await;
-    for (name, attributes) in [("plain", &[][..]), ("secret", &[("authenticationSource", "secret")][..])] {
-        stage.volume(name, attributes, &["uid=1"]).await;
+    for name in ["plain", "secret"] {
+        match name {
+            "plain" => stage.volume(name, &[], &["uid=1"]).await,
+            _ => stage.volume_with_secret(name, &[("authenticationSource", name)], &["uid=1"]).await,
+        }
         let first = stage.workload(&format!("{name}-1"), &[name]).await;
         let (ours, pod) = stage.attached(&first).await;
         // Written anew as the reference would have it.

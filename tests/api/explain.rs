@@ -52,6 +52,17 @@ async fn bad_attributes_are_named_and_their_correction_heals() {
 }
 
 #[tokio::test]
+async fn keys_of_its_own_without_a_secret_are_refused_before_a_pod_is_made() {
+    let stage = Stage::set("unnamed-secret").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[("authenticationSource", "secret")], &[]).await;
+    stage.workload("w", &["data"]).await;
+    let note = stage.event("w", "InvalidVolumeAttributes").await;
+    assert!(note.contains("`authenticationSource: secret` without `nodePublishSecretRef`"), "{note}");
+    assert!(stage.attachments_here().await.is_empty());
+}
+
+#[tokio::test]
 async fn ignored_options_and_handles_used_twice_are_told() {
     let stage = Stage::set("options").await;
     let _controller = shared(&stage.here.client).await;

@@ -1,5 +1,6 @@
 //! Keys that are changed on the cluster reach mounts that run.
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
@@ -11,8 +12,8 @@ use xtask::s3::{ALICE, Account, accounts};
 
 use crate::story::Story;
 
-/// A listing needs the keys every time; the same container must see it fail and work again.
-const LIST: &str = "i=0; while true; do i=$((i+1)); if echo $i > /data/beat-$i 2>/dev/null; then echo good; else echo bad; fi; sleep 1; done";
+/// Every write needs the keys; the same container must see it fail and work again.
+const LIST: &str = "i=0; while true; do i=$((i+1)); if echo $i > /data/beat-$HOSTNAME-$i 2>/dev/null; then echo good; else echo bad; fi; sleep 1; done";
 
 fn keys(account: Account) -> Value {
     json!({"access_key_id": account.access_key, "secret_access_key": account.secret_key})
@@ -83,6 +84,62 @@ async fn the_drivers_own_keys() {
     story.says_again("workload", "bad").await;
     story.says_again("workload", "good").await;
     story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+/// kubelet sends the same for a Secret without data as for no Secret at all, and the driver's keys open every bucket.
+#[tokio::test]
+async fn an_emptied_secret_never_opens_the_drivers_keys() {
+    const TENANT: Account =
+        Account { name: "tenant", access_key: "AKIATENANT", secret_key: "secret-of-the-tenant" };
+    const NAMES_THE_ENTRY: &str = "the Secret of nodePublishSecretRef has no key `access_key_id`";
+    let story = Story::begin("emptied").await;
+    let programs = story.here.cluster.programs().unwrap();
+    accounts::create(&programs, TENANT.access_key, TENANT.secret_key).unwrap();
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), &story.here.namespace);
+    let object = json!({"metadata": {"name": "keys"}});
+    secrets.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+    // Also without the attribute: the reference to a Secret alone asks for its keys.
+    let volumes = [("emptied-says-so", json!("secret")), ("emptied-names-it", Value::Null)];
+    for (name, source) in &volumes {
+        story
+            .volume(name, |volume| {
+                let csi = &mut volume["spec"]["csi"];
+                if !source.is_null() {
+                    csi["volumeAttributes"]["authenticationSource"] = source.clone();
+                }
+                csi["nodePublishSecretRef"] = json!({"name": "keys", "namespace": story.here.namespace});
+            })
+            .await;
+        story.here.run(name, manifest::pod(&[*name], LIST)).await;
+    }
+    for (name, _) in &volumes {
+        story.is_told_after(Timestamp::UNIX_EPOCH, name, NAMES_THE_ENTRY).await;
+        assert!(story.container(name).await.container_id.is_none(), "{name} has started");
+    }
+    accounts::give_bucket(&programs, story.name, TENANT.access_key).unwrap();
+    change(&story, &story.here.namespace, "keys", TENANT).await;
+    for (name, _) in &volumes {
+        story.says(name, "good").await;
+    }
+
+    // While it runs: it goes on with the keys it has.
+    let patch = Patch::Merge(json!({"data": null}));
+    secrets.patch("keys", &PatchParams::default(), &patch).await.unwrap();
+    let emptied = Timestamp::now();
+    for (name, _) in &volumes {
+        story.is_told_after(emptied, name, NAMES_THE_ENTRY).await;
+        story.says_again(name, "good").await;
+        assert!(!story.log(name).await.contains("bad"), "{name}");
+    }
+    for pod in story.mountpoint_pods().await {
+        let keys = story.credentials(&pod);
+        assert!(keys.contains(TENANT.access_key) && !keys.contains(ALICE.access_key), "{pod}");
+    }
+    for (name, _) in &volumes {
+        story.here.delete(name).await;
+    }
+    accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
     story.leaves_nothing().await;
 }
 

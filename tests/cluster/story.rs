@@ -7,7 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{annotation, sources_on_node};
+use contract::names::{annotation, comm_on_node, sources_on_node};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -137,6 +138,29 @@ impl Story {
             Seen::some(said.then_some(()), told.join("\n"))
         })
         .await;
+    }
+
+    /// Waits until an Event on the pod says this that is younger than `since`: kubelet writes the same one again and again.
+    pub(crate) async fn is_told_after(&self, since: Timestamp, pod: &str, words: &str) {
+        let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
+        eventually(&format!("an Event on {pod} after {since} says `{words}`"), LIMIT, || async {
+            let all = events.list(&ListParams::default()).await.unwrap();
+            let on_it: Vec<&Event> =
+                all.iter().filter(|event| event.involved_object.name.as_deref() == Some(pod)).collect();
+            let is_it = |event: &&Event| {
+                let young = event.last_timestamp.as_ref().is_some_and(|at| at.0 > since);
+                young && event.message.as_ref().is_some_and(|message| message.contains(words))
+            };
+            Seen::some(on_it.iter().copied().find(is_it).map(drop), format!("{on_it:?}"))
+        })
+        .await;
+    }
+
+    /// The keys that the node has given to a Mountpoint Pod.
+    pub(crate) fn credentials(&self, mountpoint_pod: &str) -> String {
+        let uid = self.seen.lock().unwrap()[mountpoint_pod].clone();
+        let comm = comm_on_node(Path::new(KUBELET), &uid);
+        fs::read_to_string(comm.join("credentials").join(mountpoint_pod)).unwrap()
     }
 
     pub(crate) fn mountpoint_pods_api(&self) -> Api<Pod> {

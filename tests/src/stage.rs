@@ -74,6 +74,15 @@ impl Stage {
         self.bind(name).await;
     }
 
+    /// The same for a volume that names a Secret.
+    pub async fn volume_with_secret(&self, name: &str, attributes: &[(&str, &str)], options: &[&str]) {
+        let mut volume = self.volume_manifest(name, DRIVER, attributes, options);
+        volume["spec"]["csi"]["nodePublishSecretRef"] =
+            json!({"namespace": self.here.namespace, "name": "keys"});
+        self.create_volume(name, volume).await;
+        self.bind(name).await;
+    }
+
     pub async fn unbound_volume(
         &self,
         name: &str,
@@ -81,20 +90,33 @@ impl Stage {
         attributes: &[(&str, &str)],
         options: &[&str],
     ) {
+        self.create_volume(name, self.volume_manifest(name, driver, attributes, options)).await;
+    }
+
+    async fn create_volume(&self, name: &str, volume: Value) {
+        self.all::<PersistentVolume>().create(&PostParams::default(), &from(volume)).await.unwrap();
+        self.claim(name).await;
+    }
+
+    fn volume_manifest(
+        &self,
+        name: &str,
+        driver: &str,
+        attributes: &[(&str, &str)],
+        options: &[&str],
+    ) -> Value {
         let attributes: serde_json::Map<String, Value> = [("bucketName", "bucket")]
             .iter()
             .chain(attributes)
             .map(|(key, value)| ((*key).to_owned(), json!(value)))
             .collect();
-        let volume = json!({
+        json!({
             "metadata": {"name": self.volume_name(name)},
             "spec": {
                 "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "mountOptions": options,
                 "csi": {"driver": driver, "volumeHandle": self.volume_name(name), "volumeAttributes": attributes},
             },
-        });
-        self.all::<PersistentVolume>().create(&PostParams::default(), &from(volume)).await.unwrap();
-        self.claim(name).await;
+        })
     }
 
     pub async fn claim(&self, name: &str) {

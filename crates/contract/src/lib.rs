@@ -2,6 +2,7 @@
 
 pub mod arguments;
 pub mod attachment;
+pub mod authentication;
 pub mod names;
 pub mod quantity;
 pub mod sharing;

@@ -26,6 +26,9 @@ pub mod annotation {
     /// Names as long as these do not fit into label values (63 characters).
     pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
     pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
+    /// Whose credentials the volume asks for: the node, which does not read volumes, could not tell a Secret without data
+    /// from no Secret.
+    pub const AUTHENTICATION_SOURCE: &str = "s3.csi.scality.com/authentication-source";
     /// The attachment it was made for.
     pub const ATTACHMENT: &str = "s3.csi.scality.com/attachment";
 }

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use thiserror::Error;
 
 use crate::arguments::Arguments;
+pub use crate::authentication::AuthenticationSource;
+use crate::authentication::{AuthenticationError, SecretRef};
 use crate::quantity::Quantity;
 
 /// Keys of `spec.csi.volumeAttributes`.
@@ -42,37 +44,6 @@ pub struct Volume {
     pub environment: BTreeMap<String, String>,
 }
 
-/// Whose credentials a mount uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum AuthenticationSource {
-    /// The installation's.
-    #[default]
-    Driver,
-    /// Of the secret that the volume names.
-    Secret,
-    /// The workload's own.
-    Pod,
-}
-
-impl AuthenticationSource {
-    pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "" | "driver" => Some(Self::Driver),
-            "secret" => Some(Self::Secret),
-            "pod" => Some(Self::Pod),
-            _ => None,
-        }
-    }
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Secret => "secret",
-            Self::Pod => "pod",
-        }
-    }
-}
-
 /// Of the container that serves the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -104,10 +75,8 @@ pub enum VolumeError {
     BucketMissing,
     #[error("volume attribute `bucketName` is `{0}`, which no bucket can be called")]
     BucketImpossible(String),
-    #[error(
-        "unknown `authenticationSource`: {0}, only `driver` (default option if not specified), `secret` and `pod` supported"
-    )]
-    AuthenticationUnknown(String),
+    #[error(transparent)]
+    Authentication(#[from] AuthenticationError),
     #[error("failed to parse quantity \"{value}\" for \"{field}\": write it like `100m`, `512Mi` or `2Gi`")]
     Quantity { field: &'static str, value: String },
     #[error("volume attribute `cache` is `{0}`; it may be `emptyDir` or `ephemeral`")]
@@ -127,15 +96,18 @@ pub enum VolumeError {
 }
 
 impl Volume {
-    pub fn parse(attributes: &BTreeMap<String, String>, arguments: &Arguments) -> Result<Self, VolumeError> {
+    pub fn parse(
+        attributes: &BTreeMap<String, String>,
+        secret: SecretRef,
+        arguments: &Arguments,
+    ) -> Result<Self, VolumeError> {
         let get = |key: &str| attributes.get(key).map(String::as_str).filter(|value| !value.is_empty());
         let bucket = get(attribute::BUCKET_NAME).ok_or(VolumeError::BucketMissing)?;
         if bucket.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
             return Err(VolumeError::BucketImpossible(bucket.to_owned()));
         }
         let source = get(attribute::AUTHENTICATION_SOURCE).unwrap_or_default();
-        let authentication = AuthenticationSource::parse(source)
-            .ok_or_else(|| VolumeError::AuthenticationUnknown(source.to_owned()))?;
+        let authentication = AuthenticationSource::asked(source, secret)?;
         let quantity = |field: &'static str| get(field).map(|value| parse_quantity(field, value)).transpose();
         Ok(Self {
             bucket: bucket.to_owned(),
@@ -232,9 +204,9 @@ mod tests {
     use super::*;
 
     fn parse(attributes: &[(&str, &str)], options: &[&str]) -> Result<Volume, VolumeError> {
-        let mut all = BTreeMap::from([("bucketName".to_owned(), "b".to_owned())]);
+        let mut all = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
         all.extend(attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        Volume::parse(&all, &Arguments::parse(options))
+        Volume::parse(&all, SecretRef::Absent, &Arguments::parse(options))
     }
 
     #[test]
@@ -242,24 +214,10 @@ mod tests {
         let volume = parse(&[("dynamicProvisioning", "true"), ("authenticationSource", "")], &[]).unwrap();
         assert_eq!(
             (volume.bucket.as_str(), volume.authentication, volume.cache),
-            ("b", AuthenticationSource::Driver, Cache::None)
+            ("bucket", AuthenticationSource::Driver, Cache::None)
         );
         assert_eq!(parse(&[("bucketName", "")], &[]), Err(VolumeError::BucketMissing));
         assert_eq!(parse(&[("bucketName", "a/b")], &[]), Err(VolumeError::BucketImpossible("a/b".into())));
-    }
-
-    #[test]
-    fn sources_are_known_or_refused() {
-        for (text, source) in [
-            ("driver", AuthenticationSource::Driver),
-            ("secret", AuthenticationSource::Secret),
-            ("pod", AuthenticationSource::Pod),
-        ] {
-            assert_eq!(parse(&[("authenticationSource", text)], &[]).unwrap().authentication, source);
-            assert_eq!(source.as_str(), text);
-        }
-        let error = parse(&[("authenticationSource", "Secret")], &[]).unwrap_err().to_string();
-        assert!(error.contains("unknown `authenticationSource`: Secret, only `driver`"), "{error}");
     }
 
     #[test]

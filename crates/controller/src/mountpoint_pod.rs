@@ -80,6 +80,7 @@ impl Blueprint {
                     annotation::ATTACHMENT: attachment,
                     annotation::VOLUME_NAME: key.volume_name,
                     annotation::VOLUME_ID: key.volume_id,
+                    annotation::AUTHENTICATION_SOURCE: key.identity.source().as_str(),
                     // Else the autoscaler would keep a node only for this pod.
                     "cluster-autoscaler.kubernetes.io/daemonset-pod": "true",
                 },
@@ -161,6 +162,7 @@ mod tests {
     use super::*;
     use clap::Parser as _;
     use contract::arguments::Arguments;
+    use contract::authentication::SecretRef;
     use contract::sharing::Identity;
 
     fn build(flags: &[&str], attributes: &[(&str, &str)], assigns_users: bool) -> Value {
@@ -168,7 +170,7 @@ mod tests {
         let blueprint = Blueprint::new(Flags::parse_from(flags), "9.8.7", assigns_users);
         let attributes = [("bucketName", "b")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let volume = Volume::parse(&attributes, &Arguments::default()).unwrap();
+        let volume = Volume::parse(&attributes, SecretRef::Absent, &Arguments::default()).unwrap();
         let key = SharingKey {
             node: "worker-1".into(),
             volume_name: "v".repeat(253),
@@ -220,6 +222,7 @@ mod tests {
         let annotations = &pod["metadata"]["annotations"];
         assert_eq!(annotations["s3.csi.scality.com/volume-name"], "v".repeat(253));
         assert_eq!(annotations["s3.csi.scality.com/attachment"], "s3pa-1");
+        assert_eq!(annotations["s3.csi.scality.com/authentication-source"], "driver");
     }
 
     #[test]

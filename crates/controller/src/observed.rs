@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use contract::authentication::SecretRef;
 use contract::names::{DRIVER, annotation, label};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
@@ -117,6 +118,7 @@ pub struct S3Volume {
     pub name: String,
     pub handle: String,
     pub attributes: BTreeMap<String, String>,
+    pub secret: SecretRef,
     pub mount_options: Vec<String>,
     /// (namespace, name) of the claim it is bound to. The binding is complete when the volume says so: the claim need
     /// not be watched as well.
@@ -132,6 +134,7 @@ impl S3Volume {
             name: volume.name_any(),
             handle: csi.volume_handle.clone(),
             attributes: csi.volume_attributes.clone(),
+            secret: csi.node_publish_secret_ref.map_or(SecretRef::Absent, |_| SecretRef::Present),
             mount_options: volume.spec.mount_options.clone(),
             claim: claim.map(|claim| (claim.namespace.clone(), claim.name.clone())),
         })
@@ -333,6 +336,17 @@ mod tests {
         assert_eq!(volume("other.csi", "Bound"), None);
         assert_eq!(volume(DRIVER, "Bound").unwrap().claim, Some(("ns".to_owned(), "c".to_owned())));
         assert_eq!(volume(DRIVER, "Released").unwrap().claim, None);
+    }
+
+    #[test]
+    fn a_volume_names_its_secret_or_none() {
+        let secret = |reference: Value| {
+            let csi = json!({"driver": DRIVER, "volumeHandle": "h", "nodePublishSecretRef": reference});
+            let slim = json!({"metadata": {"name": "pv"}, "spec": {"csi": csi}});
+            S3Volume::of(&serde_json::from_value(slim).unwrap()).unwrap().secret
+        };
+        assert_eq!(secret(json!(null)), SecretRef::Absent);
+        assert_eq!(secret(json!({"namespace": "ns", "name": "keys"})), SecretRef::Present);
     }
 
     #[test]

@@ -95,7 +95,8 @@ impl Reconciler {
         let node_gone = !view.node_known && self.reader.node_gone(&view.key.node).await?;
         let mut arguments = Arguments::parse(view.volume.iter().flat_map(|volume| &volume.mount_options));
         let ignored = arguments.strip();
-        let volume = view.volume.as_ref().map(|volume| Volume::parse(&volume.attributes, &arguments));
+        let volume =
+            view.volume.as_ref().map(|volume| Volume::parse(&volume.attributes, volume.secret, &arguments));
         let wanting = match &volume {
             Some(Ok(_)) => self.confirm_wanting(&view).await?,
             _ => Vec::new(),

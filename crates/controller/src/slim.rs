@@ -120,6 +120,7 @@ pub(crate) struct SlimCsi {
     pub(crate) driver: String,
     pub(crate) volume_handle: String,
     pub(crate) volume_attributes: BTreeMap<String, String>,
+    pub(crate) node_publish_secret_ref: Option<serde::de::IgnoredAny>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

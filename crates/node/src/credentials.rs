@@ -6,7 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use contract::volume::AuthenticationSource;
+use contract::authentication::AuthenticationSource;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
 use service::keys::{DriverKeys, Keys, KeysError};
 use thiserror::Error;
@@ -33,24 +33,25 @@ pub enum CredentialsError {
     Write(#[source] io::Error),
 }
 
-/// The keys that a volume is to be mounted with, and whose they are.
+/// The keys that a volume is to be mounted with, and whose they are. `asked` is what the request shows, in which a Secret
+/// without data looks like no Secret; `recorded` is what the controller, which reads the volume, wrote about it.
 pub fn choose(
-    source: AuthenticationSource,
+    asked: AuthenticationSource,
+    recorded: Option<AuthenticationSource>,
     secrets: &BTreeMap<String, String>,
     driver: &DriverKeys,
 ) -> Result<(Keys, AuthenticationSource), CredentialsError> {
-    match source {
-        AuthenticationSource::Secret if !secrets.is_empty() => {
-            let keys = Keys::of_secret(secrets, "the Secret of nodePublishSecretRef")?;
-            Ok((keys, AuthenticationSource::Secret))
-        }
-        // As in the reference: without a Secret, the driver's.
-        AuthenticationSource::Secret | AuthenticationSource::Driver => {
-            let keys = driver.find().ok_or(CredentialsError::NoDriverKeys)?;
-            Ok((keys, AuthenticationSource::Driver))
-        }
-        AuthenticationSource::Pod => Err(CredentialsError::PodIdentity),
-    }
+    let source = match recorded {
+        // Whoever empties the Secret must not get the driver's keys instead.
+        Some(AuthenticationSource::Secret) => AuthenticationSource::Secret,
+        _ => asked,
+    };
+    let keys = match source {
+        AuthenticationSource::Secret => Keys::of_secret(secrets, "the Secret of nodePublishSecretRef")?,
+        AuthenticationSource::Driver => driver.find().ok_or(CredentialsError::NoDriverKeys)?,
+        AuthenticationSource::Pod => return Err(CredentialsError::PodIdentity),
+    };
+    Ok((keys, source))
 }
 
 /// As the mount process reads them.
@@ -136,34 +137,73 @@ pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::authentication::SecretRef;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     fn secret(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
+    /// From the volume to the keys, by way of controller and kubelet.
     #[test]
-    fn a_secret_goes_before_the_drivers_keys() {
+    fn the_drivers_keys_serve_only_volumes_that_ask_for_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let driver = DriverKeys { folder: Some(folder.path().to_owned()) };
         fs::write(folder.path().join("access_key_id"), "DRIVER").unwrap();
         fs::write(folder.path().join("secret_access_key"), "d").unwrap();
-        let whose = |source, pairs: &[(&str, &str)]| {
-            choose(source, &secret(pairs), &driver).map(|(keys, source)| (keys.access_key_id, source))
+        let whose = |attribute: &str, data: Option<&[(&str, &str)]>| {
+            let reference = if data.is_some() { SecretRef::Present } else { SecretRef::Absent };
+            let recorded =
+                AuthenticationSource::asked(attribute, reference).map_err(|error| error.to_string())?;
+            let sent = secret(data.unwrap_or_default());
+            let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
+            let asked = AuthenticationSource::asked(attribute, seen).map_err(|error| error.to_string())?;
+            let chosen = choose(asked, Some(recorded), &sent, &driver).map_err(|error| error.to_string())?;
+            Ok::<_, String>(chosen.0.access_key_id)
         };
-        let own = [("access_key_id", "OWN"), ("secret_access_key", "o")];
-        let drivers = ("DRIVER".to_owned(), AuthenticationSource::Driver);
-        assert_eq!(
-            whose(AuthenticationSource::Secret, &own).unwrap(),
-            ("OWN".to_owned(), AuthenticationSource::Secret)
-        );
-        assert_eq!(whose(AuthenticationSource::Secret, &[]).unwrap(), drivers);
-        assert_eq!(whose(AuthenticationSource::Driver, &own).unwrap(), drivers);
-        let error = whose(AuthenticationSource::Secret, &own[..1]).unwrap_err().to_string();
-        assert!(error.contains("nodePublishSecretRef") && error.contains("secret_access_key"), "{error}");
-        assert!(
-            whose(AuthenticationSource::Pod, &own).unwrap_err().to_string().contains("not available yet")
-        );
+        let both = [("access_key_id", "OWN"), ("secret_access_key", "o")];
+        let blank = [("access_key_id", ""), ("secret_access_key", "")];
+        let other = [("password", "x")];
+        let (own, drivers, refused) = (Some("OWN"), Some("DRIVER"), None);
+        for (attribute, data, expected) in [
+            ("", None, drivers),
+            ("", Some(&both[..]), own),
+            ("", Some(&[][..]), refused),
+            ("", Some(&both[..1]), refused),
+            ("", Some(&blank), refused),
+            ("", Some(&other), refused),
+            ("secret", None, refused),
+            ("secret", Some(&both), own),
+            ("secret", Some(&[]), refused),
+            ("secret", Some(&both[..1]), refused),
+            ("secret", Some(&blank), refused),
+            ("secret", Some(&other), refused),
+            // Said in so many words, by whoever may write volumes: what is in the Secret changes nothing.
+            ("driver", None, drivers),
+            ("driver", Some(&both), drivers),
+            ("driver", Some(&[]), drivers),
+            ("driver", Some(&both[..1]), drivers),
+            ("pod", None, refused),
+            ("pod", Some(&both), refused),
+        ] {
+            let found = whose(attribute, data);
+            assert_eq!(found.as_deref().ok(), expected, "{attribute:?} {data:?}: {found:?}");
+            if let (Err(error), "" | "secret") = (&found, attribute) {
+                assert!(error.contains("nodePublishSecretRef"), "{error}");
+            }
+        }
+    }
+
+    /// One that another version made says nothing; then the request decides.
+    #[test]
+    fn a_mountpoint_pod_without_a_record_changes_nothing() {
+        let nothing = DriverKeys { folder: Some("/nowhere".into()) };
+        let own = secret(&[("access_key_id", "OWN"), ("secret_access_key", "o")]);
+        let chosen = |asked, recorded| choose(asked, recorded, &own, &nothing).map(|(_, source)| source);
+        let (driver, secret) = (AuthenticationSource::Driver, AuthenticationSource::Secret);
+        assert_eq!(chosen(secret, None).unwrap(), secret);
+        assert_eq!(chosen(driver, Some(secret)).unwrap(), secret);
+        assert!(matches!(chosen(driver, None), Err(CredentialsError::NoDriverKeys)));
     }
 
     #[test]

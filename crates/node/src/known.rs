@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use contract::authentication::AuthenticationSource;
 use contract::names::{CACHE_VOLUME, annotation, label};
 use contract::quantity::Quantity;
 use contract::volume::cache_share;
@@ -127,6 +128,8 @@ pub struct MountpointPod {
     pub uid: String,
     pub node: Option<String>,
     pub volume_name: Option<String>,
+    /// Whose credentials its volume asks for, as the controller read it there.
+    pub authentication: Option<AuthenticationSource>,
     pub ours: bool,
     pub needs_unmount: bool,
     pub ended: bool,
@@ -146,6 +149,9 @@ impl From<&Pod> for MountpointPod {
             uid: pod.uid().unwrap_or_default(),
             node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()),
             volume_name: annotations.get(annotation::VOLUME_NAME).cloned(),
+            authentication: annotations
+                .get(annotation::AUTHENTICATION_SOURCE)
+                .and_then(|source| AuthenticationSource::parse(source)),
             ours: pod.labels().contains_key(label::DRIVER_VERSION),
             needs_unmount: annotations.get(annotation::NEEDS_UNMOUNT).is_some_and(|value| value == "true"),
             ended: phase == "Succeeded" || phase == "Failed",
@@ -197,7 +203,10 @@ mod tests {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {
                 "name": "mp-1", "uid": "u", "labels": {"s3.csi.scality.com/mounted-by-csi-driver-version": "1"},
-                "annotations": {"s3.csi.scality.com/volume-name": "pv", "s3.csi.scality.com/needs-unmount": "true"},
+                "annotations": {
+                    "s3.csi.scality.com/volume-name": "pv", "s3.csi.scality.com/needs-unmount": "true",
+                    "s3.csi.scality.com/authentication-source": "secret",
+                },
             },
             "spec": {
                 "nodeName": "n", "containers": [],
@@ -213,6 +222,7 @@ mod tests {
     fn what_matters_is_read() {
         let pod = pod(&json!({"phase": "Running"}));
         assert_eq!((pod.node.as_deref(), pod.volume_name.as_deref()), (Some("n"), Some("pv")));
+        assert_eq!(pod.authentication, Some(AuthenticationSource::Secret));
         assert!(pod.ours && pod.needs_unmount && !pod.ended);
         assert_eq!((pod.trouble, pod.cache_mebibytes), (None, Some(972)));
     }

@@ -125,7 +125,8 @@ impl Publisher {
             return Ok(publish.volume.authentication);
         }
         let driver = &self.installation.driver_keys;
-        let (keys, source) = credentials::choose(publish.volume.authentication, &publish.secrets, driver)?;
+        let asked = publish.volume.authentication;
+        let (keys, source) = credentials::choose(asked, pod.authentication, &publish.secrets, driver)?;
         let comm = comm::open(&self.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
         if credentials::provide(&comm, &pod.name, &keys)? {
             self.metrics.credentials_written();

@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
+use contract::authentication::SecretRef;
 use contract::names::CACHE_IN_POD;
 use contract::volume::{Cache, Volume, VolumeError, cache_share};
 use service::csi::NodePublishVolumeRequest;
@@ -98,7 +99,8 @@ impl Publish {
             }
         };
         let mut arguments = Arguments::parse(&mount.mount_flags);
-        let volume = Volume::parse(&context, &arguments)?;
+        let secret = if request.secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
+        let volume = Volume::parse(&context, secret, &arguments)?;
         // The controller tells the workload's owner which.
         arguments.strip();
         let mut environment = volume.environment.clone();

@@ -213,7 +213,7 @@ impl Plan {
         // Better said now than by a mount that fails later: with any bucket.
         let mut volume = attributes.clone();
         volume.insert(attribute::BUCKET_NAME.to_owned(), "any".to_owned());
-        Volume::parse(&volume, &arguments)?;
+        Volume::parse(&volume, contract::authentication::SecretRef::Unknown, &arguments)?;
         let provisioner_secret = secret(
             Field::ProvisionerSecretName,
             Field::ProvisionerSecretNamespace,

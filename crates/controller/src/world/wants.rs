@@ -85,5 +85,5 @@ impl World {
 /// What the volume says; what it says wrongly is refused where the volume is looked at whole.
 pub(super) fn source_of(volume: &S3Volume) -> AuthenticationSource {
     let text = volume.attributes.get(attribute::AUTHENTICATION_SOURCE).map_or("", String::as_str);
-    AuthenticationSource::parse(text).unwrap_or_default()
+    AuthenticationSource::asked(text, volume.secret).unwrap_or_default()
 }

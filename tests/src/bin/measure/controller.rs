@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Parser as _;
 use contract::arguments::Arguments;
 use contract::attachment::MountpointS3PodAttachment;
+use contract::authentication::SecretRef;
 use contract::names::{DRIVER, mountpoint_pod};
 use contract::sharing::{Identity, SharingKey};
 use contract::volume::Volume;
@@ -115,7 +116,7 @@ impl Bench {
         let flags = Flags::parse_from(["s3-csi-controller", "--mountpoint-image=s3-csi.test/busybox:dev"]);
         let blueprint = &Blueprint::new(flags, "bench", false);
         let attributes = BTreeMap::from([("bucketName".to_owned(), "b".to_owned())]);
-        let volume = &Volume::parse(&attributes, &Arguments::default()).unwrap();
+        let volume = &Volume::parse(&attributes, SecretRef::Absent, &Arguments::default()).unwrap();
         let began = Instant::now();
         futures::stream::iter(0..RAW)
             .for_each_concurrent(AT_ONCE, |number| {

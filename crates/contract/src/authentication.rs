@@ -1,0 +1,105 @@
+//! Whose keys a volume is mounted with. Keys of one origin never stand in for missing ones of another: a volume that asks
+//! for its own is mounted with those or not at all.
+
+use thiserror::Error;
+
+/// Whose credentials a mount uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum AuthenticationSource {
+    /// The installation's.
+    #[default]
+    Driver,
+    /// Of the secret that the volume names.
+    Secret,
+    /// The workload's own.
+    Pod,
+}
+
+/// What is known about a volume's `nodePublishSecretRef`. The controller reads it in the volume. The node does not: kubelet
+/// sends it the same for a Secret without data as for no Secret at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecretRef {
+    Absent,
+    Present,
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AuthenticationError {
+    #[error(
+        "unknown `authenticationSource`: {0}, only `driver` (default option if not specified), `secret` and `pod` supported"
+    )]
+    UnknownSource(String),
+    #[error(
+        "`authenticationSource: secret` without `nodePublishSecretRef`: name the Secret with the volume's keys there, \
+         or use `authenticationSource: driver`"
+    )]
+    SecretUnnamed,
+}
+
+impl AuthenticationSource {
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "driver" => Some(Self::Driver),
+            "secret" => Some(Self::Secret),
+            "pod" => Some(Self::Pod),
+            _ => None,
+        }
+    }
+
+    /// What a volume asks for by its attribute `authenticationSource`; one that says nothing there and names a Secret asks
+    /// for the keys of that Secret.
+    pub fn asked(attribute: &str, secret: SecretRef) -> Result<Self, AuthenticationError> {
+        let source =
+            Self::parse(attribute).ok_or_else(|| AuthenticationError::UnknownSource(attribute.to_owned()))?;
+        match (source, secret) {
+            (Self::Secret, SecretRef::Absent) => Err(AuthenticationError::SecretUnnamed),
+            (Self::Driver, SecretRef::Present) if attribute.is_empty() => Ok(Self::Secret),
+            _ => Ok(source),
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Driver => "driver",
+            Self::Secret => "secret",
+            Self::Pod => "pod",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_asks_by_its_attribute_or_by_its_secret() {
+        use AuthenticationSource::{Driver, Pod, Secret};
+        use SecretRef::{Absent, Present, Unknown};
+        let unnamed = Err(AuthenticationError::SecretUnnamed);
+        for (attribute, absent, present, unknown) in [
+            ("", Ok(Driver), Ok(Secret), Ok(Driver)),
+            ("driver", Ok(Driver), Ok(Driver), Ok(Driver)),
+            ("secret", unnamed, Ok(Secret), Ok(Secret)),
+            ("pod", Ok(Pod), Ok(Pod), Ok(Pod)),
+        ] {
+            for (secret, expected) in [(Absent, absent), (Present, present), (Unknown, unknown)] {
+                assert_eq!(
+                    AuthenticationSource::asked(attribute, secret),
+                    expected,
+                    "{attribute:?} {secret:?}"
+                );
+            }
+        }
+        let error = AuthenticationSource::asked("Secret", Unknown).unwrap_err().to_string();
+        assert!(error.contains("unknown `authenticationSource`: Secret, only `driver`"), "{error}");
+    }
+
+    #[test]
+    fn sources_read_as_they_are_written() {
+        for source in [AuthenticationSource::Driver, AuthenticationSource::Secret, AuthenticationSource::Pod]
+        {
+            assert_eq!(AuthenticationSource::parse(source.as_str()), Some(source));
+        }
+    }
+}

@@ -43,7 +43,7 @@ async fn bad_attributes_are_named_and_their_correction_heals() {
         "metadata": {"name": stage.volume_name("data")},
         "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"],
-            "csi": {"driver": contract::names::DRIVER, "volumeHandle": "h", "volumeAttributes": {"bucketName": "b"}},
+            "csi": {"driver": contract::names::DRIVER, "volumeHandle": "h", "volumeAttributes": {"bucketName": "bucket"}},
         },
     });
     volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
@@ -62,6 +62,30 @@ async fn keys_of_its_own_without_a_secret_are_refused_before_a_pod_is_made() {
     assert!(stage.attachments_here().await.is_empty());
 }
 
+/// No Mountpoint Pod is started to find out what the options alone tell.
+#[tokio::test]
+async fn bad_options_are_named_before_a_pod_is_made_and_their_correction_heals() {
+    let stage = Stage::set("bad-options").await;
+    let _controller = shared(&stage.here.client).await;
+    for (name, options, words) in [
+        ("value", &["uid=abc"][..], "invalid mount option `uid` \"abc\": it must be a number from 1"),
+        ("unknown", &["allow-deletes"], "unknown mount option `allow-deletes`"),
+        ("exclusive", &["allow-root", "allow-other"], "mutually exclusive"),
+    ] {
+        stage.volume(name, &[], options).await;
+        let workload = stage.workload(name, &[name]).await;
+        let note = stage.event(name, "InvalidVolumeAttributes").await;
+        assert!(note.contains(words), "{note}");
+        assert!(stage.attachments_here().await.is_empty());
+        let edit = Patch::Merge(json!({"spec": {"mountOptions": ["uid=1"]}}));
+        let volumes = stage.all::<PersistentVolume>();
+        volumes.patch(&stage.volume_name(name), &PatchParams::default(), &edit).await.unwrap();
+        stage.attached(&workload).await;
+        stage.remove(name).await;
+        stage.nothing_attached().await;
+    }
+}
+
 #[tokio::test]
 async fn ignored_options_and_handles_used_twice_are_told() {
     let stage = Stage::set("options").await;
@@ -70,7 +94,7 @@ async fn ignored_options_and_handles_used_twice_are_told() {
         "metadata": {"name": stage.volume_name("twin")},
         "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"],
-            "csi": {"driver": contract::names::DRIVER, "volumeHandle": stage.volume_name("data"), "volumeAttributes": {"bucketName": "b"}},
+            "csi": {"driver": contract::names::DRIVER, "volumeHandle": stage.volume_name("data"), "volumeAttributes": {"bucketName": "bucket"}},
         },
     });
     stage

@@ -48,6 +48,18 @@ async fn what_cannot_be_is_refused_with_the_right_code() {
     changed(&|request| request.volume_capability = None, "Volume capability not provided");
     changed(&|request| request.volume_context.clear(), "bucketName");
     changed(
+        &|request| drop(request.volume_context.insert("bucketName".into(), "my bucket".into())),
+        "invalid `bucketName` \"my bucket\"",
+    );
+    changed(
+        &|request| {
+            let capability = request.volume_capability.as_mut().unwrap();
+            let Some(AccessType::Mount(mount)) = &mut capability.access_type else { panic!() };
+            mount.mount_flags.push("uid=abc".into());
+        },
+        "invalid mount option `uid` \"abc\": it must be a number",
+    );
+    changed(
         &|request| {
             let block = AccessType::Block(BlockVolume {});
             request.volume_capability.as_mut().unwrap().access_type = Some(block);

@@ -35,6 +35,18 @@ fn no_such_bucket() {
     expect(&refused, Code::NoSuchBucket, &["`no-such-bucket`", "http://s3.test", "create it"]);
 }
 
+/// Names that some servers take and others do not.
+#[test]
+fn a_name_that_the_server_does_not_take() {
+    cluster();
+    let refused = refusal(|pod| pod.order(ALICE, "My_Bucket", &[]));
+    expect(
+        &refused,
+        Code::BadBucket,
+        &["invalid `bucketName` \"My_Bucket\"", "http://s3.test", "lower-case"],
+    );
+}
+
 #[test]
 fn access_denied() {
     bucket(BOB, "bobs-own");
@@ -119,7 +131,7 @@ fn bad_options() {
         (&["--ca-bundle=/etc/s3-csi/authority/no-file"], "/etc/s3-csi/authority/no-file"),
         (&["--ca-bundle=/proc/self/environ"], "tls.caCertConfigMap"),
         (&["--region=eu.evil.example/#"], "`region`"),
-        (&["--part-size=1024"], "part size"),
+        (&["--part-size=1024"], "a number from 5242880"),
     ] {
         let refused = with_arguments(arguments);
         expect(&refused, Code::BadOption, &[words]);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use controller::mountpoint_pod::AUTHORITY_IN_POD;
+use contract::names::AUTHORITY_IN_POD;
 use mounter::order::Order;
 use mounter::reply::Code;
 use s3_csi_tests::cluster;

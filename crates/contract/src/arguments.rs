@@ -37,6 +37,10 @@ impl Arguments {
         self.values(key).next().is_some()
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value.as_deref()))
+    }
+
     /// Every value given for the key; a flag has none.
     pub fn values<'a>(&'a self, key: &str) -> impl Iterator<Item = Option<&'a str>> {
         self.0.iter().filter(move |(name, _)| name == key).map(|(_, value)| value.as_deref())
@@ -67,7 +71,7 @@ impl Arguments {
         self.0.len() < before
     }
 
-    /// Removes what a volume may not ask for, and names it, so that its owner can be told.
+    /// Removes what a volume may not ask for, and names it, so that its owner hears of it.
     pub fn strip(&mut self) -> Vec<&'static str> {
         STRIPPED.iter().copied().filter(|key| self.remove(key)).collect()
     }

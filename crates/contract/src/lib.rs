@@ -4,6 +4,7 @@ pub mod arguments;
 pub mod attachment;
 pub mod authentication;
 pub mod names;
+pub mod options;
 pub mod quantity;
 pub mod sharing;
 pub mod volume;

@@ -56,6 +56,8 @@ pub fn replacement(name: &str, taken: impl Fn(&str) -> bool) -> String {
     candidate
 }
 
+/// Where Mountpoint Pods have the authorities of the installation.
+pub const AUTHORITY_IN_POD: &str = "/etc/s3-csi/authority";
 /// The folder of the volume through which node and Mountpoint Pod talk, as the pod sees it.
 pub const COMM_IN_POD: &str = "/comm";
 pub const COMM_VOLUME: &str = "comm";

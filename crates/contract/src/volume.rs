@@ -7,6 +7,7 @@ use thiserror::Error;
 use crate::arguments::Arguments;
 pub use crate::authentication::AuthenticationSource;
 use crate::authentication::{AuthenticationError, SecretRef};
+use crate::options::{self, OptionError};
 use crate::quantity::Quantity;
 
 /// Keys of `spec.csi.volumeAttributes`.
@@ -73,7 +74,9 @@ pub enum Cache {
 pub enum VolumeError {
     #[error("volume attribute `bucketName` is missing: set it to the name of the bucket to mount")]
     BucketMissing,
-    #[error("volume attribute `bucketName` is `{0}`, which no bucket can be called")]
+    #[error(
+        "invalid `bucketName` \"{0}\": bucket names have 3 to 255 letters, digits, dots, dashes or underscores"
+    )]
     BucketImpossible(String),
     #[error(transparent)]
     Authentication(#[from] AuthenticationError),
@@ -91,11 +94,14 @@ pub enum VolumeError {
     CacheMedium(String),
     #[error("volume attribute `{0}` is missing; `cache: ephemeral` needs it")]
     CacheIncomplete(&'static str),
+    #[error(transparent)]
+    Option(#[from] OptionError),
     #[error("volume attribute `mountpointEnv.{0}` is not supported; only HTTPS_PROXY and NO_PROXY are")]
     Environment(String),
 }
 
 impl Volume {
+    /// `arguments` are the volume's mount options, without those that a volume may not set.
     pub fn parse(
         attributes: &BTreeMap<String, String>,
         secret: SecretRef,
@@ -103,11 +109,13 @@ impl Volume {
     ) -> Result<Self, VolumeError> {
         let get = |key: &str| attributes.get(key).map(String::as_str).filter(|value| !value.is_empty());
         let bucket = get(attribute::BUCKET_NAME).ok_or(VolumeError::BucketMissing)?;
-        if bucket.contains(|c: char| c == '/' || c.is_whitespace() || c.is_control()) {
+        if !is_bucket_name(bucket) {
             return Err(VolumeError::BucketImpossible(bucket.to_owned()));
         }
         let source = get(attribute::AUTHENTICATION_SOURCE).unwrap_or_default();
         let authentication = AuthenticationSource::asked(source, secret)?;
+        let cache = parse_cache(get, arguments)?;
+        options::check(arguments, cache != Cache::None)?;
         let quantity = |field: &'static str| get(field).map(|value| parse_quantity(field, value)).transpose();
         Ok(Self {
             bucket: bucket.to_owned(),
@@ -119,10 +127,17 @@ impl Volume {
                 limits_cpu: quantity(attribute::LIMITS_CPU)?,
                 limits_memory: quantity(attribute::LIMITS_MEMORY)?,
             },
-            cache: parse_cache(get, arguments)?,
+            cache,
             environment: parse_environment(attributes)?,
         })
     }
+}
+
+/// What the mount process takes for one. Servers may allow less, and say so.
+fn is_bucket_name(text: &str) -> bool {
+    let is_arn = text.starts_with("arn:");
+    (3..=255).contains(&text.len())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || (is_arn && c == ':'))
 }
 
 fn parse_quantity(field: &'static str, value: &str) -> Result<Quantity, VolumeError> {
@@ -217,7 +232,26 @@ mod tests {
             ("bucket", AuthenticationSource::Driver, Cache::None)
         );
         assert_eq!(parse(&[("bucketName", "")], &[]), Err(VolumeError::BucketMissing));
-        assert_eq!(parse(&[("bucketName", "a/b")], &[]), Err(VolumeError::BucketImpossible("a/b".into())));
+    }
+
+    #[test]
+    fn buckets_have_names_that_buckets_can_have() {
+        let long = "b".repeat(256);
+        for impossible in ["a/b", "bu", "my bucket", "my-bucket\n", "s3://bucket", "bücket", &long] {
+            let refused = parse(&[("bucketName", impossible)], &[]);
+            assert_eq!(refused, Err(VolumeError::BucketImpossible(impossible.into())));
+        }
+        for possible in ["My_Bucket", "a.b-c", "123", "arn:aws:s3:::bucket"] {
+            assert_eq!(parse(&[("bucketName", possible)], &[]).unwrap().bucket, possible);
+        }
+    }
+
+    #[test]
+    fn options_are_checked_with_the_cache_in_mind() {
+        let cached = [("cache", "emptyDir")];
+        assert!(parse(&cached, &["max-cache-size=5"]).is_ok());
+        assert!(matches!(parse(&[], &["max-cache-size=5"]), Err(VolumeError::Option(_))));
+        assert!(matches!(parse(&[], &["uid=abc"]), Err(VolumeError::Option(_))));
     }
 
     #[test]

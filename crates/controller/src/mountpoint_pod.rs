@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use contract::names::{CACHE_IN_POD, CACHE_VOLUME, COMM_IN_POD, COMM_VOLUME, annotation, label};
+use contract::names::{AUTHORITY_IN_POD, CACHE_IN_POD, CACHE_VOLUME, COMM_IN_POD, COMM_VOLUME, annotation, label};
 use contract::quantity::Quantity;
 use contract::sharing::SharingKey;
 use contract::volume::{Cache, Volume};
@@ -17,8 +17,6 @@ const USER: i64 = 1000;
 const COMM_SIZE: &str = "10Mi";
 /// A pod that is deleted by hand or with its node goes on serving as long as its workloads need it, up to this long.
 const GRACE_SECONDS: i64 = 600;
-/// The mount process opens authorities that a volume names below this folder alone.
-pub const AUTHORITY_IN_POD: &str = "/etc/s3-csi/authority";
 
 /// What is the same for every Mountpoint Pod of this installation.
 #[derive(Clone, Debug)]
@@ -168,7 +166,7 @@ mod tests {
     fn build(flags: &[&str], attributes: &[(&str, &str)], assigns_users: bool) -> Value {
         let flags = ["s3-csi-controller", "--mountpoint-image=image:1"].iter().chain(flags);
         let blueprint = Blueprint::new(Flags::parse_from(flags), "9.8.7", assigns_users);
-        let attributes = [("bucketName", "b")].iter().chain(attributes);
+        let attributes = [("bucketName", "bucket")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let volume = Volume::parse(&attributes, SecretRef::Absent, &Arguments::default()).unwrap();
         let key = SharingKey {

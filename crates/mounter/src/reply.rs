@@ -58,6 +58,8 @@ pub enum Code {
     Busy,
     BadOption,
     BadPrefix,
+    /// No bucket of this server can have that name.
+    BadBucket,
     NoSuchBucket,
     AccessDenied,
     /// The secret key is not the one that belongs to the access key.

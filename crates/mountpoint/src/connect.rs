@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use contract::options::check_value;
 use mounter::reply::{Code, Refused};
 use mountpoint_s3_client::config::{
     AddressingStyle, Allocator, EndpointConfig, S3ClientConfig, TlsConfig, Uri,
@@ -37,8 +38,6 @@ const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 /// What the S3 client aims at unless told otherwise. Never asked from the cloud's metadata service.
 const THROUGHPUT_GBPS: u64 = 10;
 const REGION: &str = "us-east-1";
-/// A label of a host name.
-const LONGEST_REGION: usize = 63;
 
 /// The parts that the client's options decide.
 pub(crate) struct Connected {
@@ -120,14 +119,9 @@ pub(crate) fn connect(
 /// It becomes part of what is signed, and of a host name: whoever says it, the volume or a server that redirects, must not
 /// choose more than a region with it.
 fn check_region(region: &str) -> Result<(), Refused> {
-    let usual = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    if (1..=LONGEST_REGION).contains(&region.len()) && region.chars().all(usual) {
-        return Ok(());
-    }
-    let message = format!(
-        "invalid `region` {region:?}: regions have up to {LONGEST_REGION} letters, digits, dashes or underscores, such as us-east-1"
-    );
-    Err(Refused::new(Code::BadOption, message))
+    check_value("region", region).map_err(|allowed| {
+        Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {allowed}"))
+    })
 }
 
 /// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that

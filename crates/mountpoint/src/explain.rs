@@ -74,6 +74,13 @@ fn answered(error: &S3RequestError, target: &Target) -> Refused {
             Code::WrongRegion,
             format!("{endpoint} does not accept region `{region}` ({said}): correct the region"),
         ),
+        "InvalidBucketName" => (
+            Code::BadBucket,
+            format!(
+                "invalid `bucketName` \"{bucket}\": {endpoint} does not take it ({said}); bucket names have 3 to 63 \
+                 lower-case letters, digits, dots or dashes"
+            ),
+        ),
         "NoSuchBucket" => return listing(&ListError::ServiceError(ListObjectsError::NoSuchBucket), target),
         _ if meta.http_code == Some(403) => (
             Code::AccessDenied,

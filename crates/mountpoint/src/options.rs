@@ -2,19 +2,21 @@
 //! volumes keep their meaning.
 
 use std::ffi::OsString;
-use std::path::{Component, Path, PathBuf};
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{StringValueParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, ValueEnum};
+use contract::options::check_value;
 use mounter::reply::{Code, Refused};
 use mountpoint_s3_fs::fs::TimeToLive;
 use mountpoint_s3_fs::s3::{Bucket, Prefix, S3Path, S3Personality};
 
 /// What S3 and its client take as the size of one part.
 const PART_SIZE: u64 = 8 * 1024 * 1024;
-/// Where Mountpoint Pods have the driver's authorities. A volume's author must not have us open anything else.
-const AUTHORITY: &str = "/etc/s3-csi/authority";
 /// With a cache of contents, what is known about them is kept as long.
 const TTL_WITH_CACHE: Duration = Duration::from_mins(1);
 
@@ -64,7 +66,7 @@ pub(crate) struct Options {
     #[arg(long, value_parser = ["aws:kms", "aws:kms:dsse", "AES256"], help_heading = "Bucket")]
     pub(crate) sse: Option<String>,
     /// Key for encryption by KMS, as the ARN of a key
-    #[arg(long, value_name = "AWS_KMS_KEY_ARN", requires = "sse", value_parser = parse_kms_key, help_heading = "Bucket")]
+    #[arg(long, value_name = "AWS_KMS_KEY_ARN", requires = "sse", value_parser = checked::<String>("sse-kms-key-id"), help_heading = "Bucket")]
     pub(crate) sse_kms_key_id: Option<String>,
     /// Checksums of uploads [default: crc32c]
     #[arg(long, value_name = "ALGORITHM", value_enum, help_heading = "Bucket")]
@@ -99,10 +101,10 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "allow_root", help_heading = "Mount")]
     pub(crate) allow_other: bool,
     /// Owner of every file [default: the user of this process]
-    #[arg(long, value_parser = value_parser!(u32).range(1..), help_heading = "Mount")]
+    #[arg(long, value_parser = checked::<u32>("uid"), help_heading = "Mount")]
     pub(crate) uid: Option<u32>,
     /// Group of every file [default: the group of this process]
-    #[arg(long, value_parser = value_parser!(u32).range(1..), help_heading = "Mount")]
+    #[arg(long, value_parser = checked::<u32>("gid"), help_heading = "Mount")]
     pub(crate) gid: Option<u32>,
     /// Permissions of folders, octal [default: 0755]
     #[arg(long, value_parser = parse_mode, help_heading = "Mount")]
@@ -112,31 +114,31 @@ pub(crate) struct Options {
     pub(crate) file_mode: Option<u16>,
 
     /// Throughput to aim at, in Gbps [default: 10]
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "N", value_parser = checked::<u64>("maximum-throughput-gbps"), help_heading = "Client")]
     pub(crate) maximum_throughput_gbps: Option<u64>,
     /// Most threads that answer the kernel
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = checked::<u64>("max-threads"), help_heading = "Client")]
     pub(crate) max_threads: u64,
     /// Longest that a request waits while the server sends nothing; then the program gets EIO
-    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = checked::<u64>("server-timeout"), help_heading = "Client")]
     server_timeout: u64,
     /// Memory to stay within, in MiB, as far as the container's limit allows [default: what the limit allows, else 512]
-    #[arg(long, value_name = "MiB", value_parser = value_parser!(u64).range(512..), help_heading = "Client")]
+    #[arg(long, value_name = "MiB", value_parser = checked::<u64>("memory-target"), help_heading = "Client")]
     pub(crate) memory_target: Option<u64>,
     /// Size of the parts of downloads and uploads, in bytes
-    #[arg(long, value_name = "SIZE", default_value_t = PART_SIZE, value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "SIZE", default_value_t = PART_SIZE, value_parser = checked::<u64>("part-size"), help_heading = "Client")]
     part_size: u64,
     /// The same for downloads alone
-    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = checked::<u64>("read-part-size"), help_heading = "Client")]
     read_part_size: Option<u64>,
     /// The same for uploads alone
-    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = value_parser!(u64).range(1..), help_heading = "Client")]
+    #[arg(long, value_name = "SIZE", conflicts_with = "part_size", value_parser = checked::<u64>("write-part-size"), help_heading = "Client")]
     write_part_size: Option<u64>,
     /// Network interface to use; may be repeated
     #[arg(long, value_name = "NETWORK_INTERFACE", help_heading = "Client")]
     pub(crate) bind: Option<Vec<String>>,
     /// Certificates to trust instead of the system's, a PEM file [env: AWS_CA_BUNDLE]
-    #[arg(long, value_name = "FILE", help_heading = "Client")]
+    #[arg(long, value_name = "FILE", value_parser = checked::<PathBuf>("ca-bundle"), help_heading = "Client")]
     pub(crate) ca_bundle: Option<PathBuf>,
     /// Put before our own name in the User-Agent header
     #[arg(long, value_name = "PREFIX", help_heading = "Client")]
@@ -152,10 +154,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BUCKET", value_parser = parse_cache_bucket, help_heading = "Caching")]
     pub(crate) cache_xz: Option<Bucket>,
     /// How long what is known about files is believed [default: minimal]
-    #[arg(long, value_name = "SECONDS|indefinite|minimal", help_heading = "Caching")]
+    #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = checked::<TimeToLive>("metadata-ttl"), help_heading = "Caching")]
     metadata_ttl: Option<TimeToLive>,
     /// How long it is believed that a file does not exist [default: the metadata TTL]
-    #[arg(long, value_name = "SECONDS|indefinite|minimal", help_heading = "Caching")]
+    #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = checked::<TimeToLive>("negative-metadata-ttl"), help_heading = "Caching")]
     pub(crate) negative_metadata_ttl: Option<TimeToLive>,
 
     /// Log more
@@ -177,7 +179,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "ENDPOINT", help_heading = "Logging")]
     pub(crate) otlp_endpoint: Option<String>,
     /// How often, in seconds [default: 60]
-    #[arg(long, value_name = "SECONDS", requires = "otlp_endpoint", value_parser = value_parser!(u64).range(1..), help_heading = "Logging")]
+    #[arg(long, value_name = "SECONDS", requires = "otlp_endpoint", value_parser = checked::<u64>("otlp-export-interval"), help_heading = "Logging")]
     pub(crate) otlp_export_interval: Option<u64>,
 
     /// Accepted and meaningless: this program never leaves the foreground
@@ -235,12 +237,6 @@ impl Options {
         if self.sse_kms_key_id.is_some() && self.sse.as_deref() == Some("AES256") {
             return bad("sse-kms-key-id cannot be used with sse=AES256: use sse=aws:kms, or remove the key");
         }
-        if let Some(file) = self.ca_bundle.as_ref().filter(|file| !is_below(file, AUTHORITY)) {
-            let (file, key) = (file.display(), "tls.caCertConfigMap");
-            return bad(&format!(
-                "invalid ca-bundle \"{file}\": it must be a file below {AUTHORITY}, where `{key}` of the installation is mounted"
-            ));
-        }
         if self.prefix.is_some() && !self.bucket.prefix.as_str().is_empty() {
             return bad("prefix is given twice, in the s3:// address and as an option: remove one");
         }
@@ -284,14 +280,6 @@ impl Options {
     }
 }
 
-/// By its spelling: nothing in it may lead back up.
-fn is_below(file: &Path, folder: &str) -> bool {
-    let below = file.strip_prefix(folder).ok().map(Path::components);
-    below.is_some_and(|mut rest| {
-        rest.clone().next().is_some() && rest.all(|part| matches!(part, Component::Normal(_)))
-    })
-}
-
 /// Clap's message without its frills: the first paragraph names option, value and what would be right.
 fn refused(error: &clap::Error) -> Refused {
     let text = error.to_string();
@@ -323,20 +311,20 @@ fn parse_cache_bucket(text: &str) -> Result<Bucket, String> {
     }
 }
 
-fn parse_mode(text: &str) -> Result<u16, String> {
-    match u16::from_str_radix(text, 8) {
-        Ok(mode) if mode <= 0o777 => Ok(mode),
-        Ok(_) => Err("only permissions of owner, group and others can be set: at most 777".to_owned()),
-        Err(_) => Err("it must be an octal number, such as 770".to_owned()),
-    }
+/// By the table that controller and node refuse by, before this process is started.
+fn checked<T>(option: &'static str) -> impl TypedValueParser<Value = T>
+where
+    T: FromStr<Err: Display> + Clone + Send + Sync + 'static,
+{
+    StringValueParser::new().try_map(move |text| {
+        check_value(option, &text)?;
+        text.parse::<T>().map_err(|error| error.to_string())
+    })
 }
 
-fn parse_kms_key(text: &str) -> Result<String, String> {
-    if text.starts_with("arn:") && text.contains(":key") {
-        Ok(text.to_owned())
-    } else {
-        Err("it must be the ARN of a key, not of an alias".to_owned())
-    }
+fn parse_mode(text: &str) -> Result<u16, String> {
+    check_value("dir-mode", text)?;
+    u16::from_str_radix(text, 8).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -76,7 +76,9 @@ impl From<PublishError> for Status {
             }
             PublishError::Request(_) | PublishError::Credentials(_) => Self::invalid_argument(message),
             PublishError::Refused { refused, .. } => match refused.code {
-                Code::BadOption | Code::BadPrefix | Code::WrongRegion => Self::invalid_argument(message),
+                Code::BadOption | Code::BadPrefix | Code::BadBucket | Code::WrongRegion => {
+                    Self::invalid_argument(message)
+                }
                 Code::NoSuchBucket => Self::not_found(message),
                 Code::AccessDenied => Self::permission_denied(message),
                 Code::WrongSecret | Code::UnknownKey | Code::ExpiredCredentials | Code::NoCredentials => {

@@ -1,12 +1,12 @@
 //! What kubelet asks for, checked once.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
 use contract::authentication::SecretRef;
 use contract::names::CACHE_IN_POD;
+use contract::options::ATTEMPTS;
 use contract::volume::{Cache, Volume, VolumeError, cache_share};
 use service::csi::NodePublishVolumeRequest;
 use service::csi::volume_capability::AccessType;
@@ -41,8 +41,6 @@ pub enum RequestError {
     Group(String),
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    #[error("the mount option aws-max-attempts is `{0}`, which is no number from 1: correct it")]
-    Attempts(String),
     #[error("max-cache-size is `{0}`, more than cacheEmptyDirSizeLimit allows ({1} MiB): lower it")]
     CacheTooLarge(String, u128),
 }
@@ -100,22 +98,16 @@ impl Publish {
         };
         let mut arguments = Arguments::parse(&mount.mount_flags);
         let secret = if request.secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
-        let volume = Volume::parse(&context, secret, &arguments)?;
         // The controller tells the workload's owner which.
         arguments.strip();
+        let volume = Volume::parse(&context, secret, &arguments)?;
         let mut environment = volume.environment.clone();
-        if let [given] = arguments.values("aws-max-attempts").collect::<Vec<_>>()[..] {
-            let attempts = given.unwrap_or_default().to_owned();
-            // The client takes what it cannot read for nothing said.
-            if attempts.parse::<NonZeroUsize>().is_err() {
-                return Err(RequestError::Attempts(attempts));
-            }
-            environment.insert("AWS_MAX_ATTEMPTS".to_owned(), attempts);
+        if let Some(attempts) = arguments.value(ATTEMPTS) {
+            environment.insert("AWS_MAX_ATTEMPTS".to_owned(), attempts.to_owned());
         }
-        arguments.remove("aws-max-attempts");
+        arguments.remove(ATTEMPTS);
         let source_read_only = readers_only || arguments.has("read-only");
         if source_read_only {
-            // With a value it is refused later, as any flag is.
             arguments.set_if_absent("read-only", None);
         }
         let fs_group = mount.volume_mount_group;
@@ -239,8 +231,8 @@ mod tests {
             assert_eq!((publish.source_read_only, publish.read_only), (all, false));
             assert_eq!(publish.arguments.has("read-only"), all);
         }
-        let refused_later = ["--allow-root", "--force-path-style", "--read-only=false"];
-        assert_eq!(arguments(&["read-only=false"]), refused_later);
+        let with_value = parse(request(&["read-only=false"], Mode::MultiNodeMultiWriter));
+        assert!(matches!(with_value, Err(RequestError::Volume(VolumeError::Option(_)))));
         let mut mine = request(&[], Mode::MultiNodeMultiWriter);
         mine.readonly = true;
         let publish = parse(mine).unwrap();
@@ -271,7 +263,7 @@ mod tests {
         assert!(!publish.arguments.has("aws-max-attempts"));
         for wrong in ["aws-max-attempts ten", "aws-max-attempts=0", "aws-max-attempts"] {
             let refused = parse(request(&[wrong], Mode::MultiNodeMultiWriter));
-            assert!(matches!(refused, Err(RequestError::Attempts(_))), "{wrong}");
+            assert!(matches!(refused, Err(RequestError::Volume(VolumeError::Option(_)))), "{wrong}");
         }
     }
 

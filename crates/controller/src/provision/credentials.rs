@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use contract::options::is_region;
 use service::keys::{Keys, KeysError};
-
-use super::storage_class::is_region;
 
 /// Key of a Secret, beside those of S3 itself.
 const REGION: &str = "region";

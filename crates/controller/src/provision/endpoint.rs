@@ -2,10 +2,9 @@
 
 use std::borrow::Cow;
 
+use contract::options::is_region;
 use thiserror::Error;
 use url::Url;
-
-use super::storage_class::is_region;
 
 /// What S3 takes for granted.
 pub(super) const DEFAULT_REGION: &str = "us-east-1";

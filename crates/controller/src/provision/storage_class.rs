@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use contract::arguments::Arguments;
+use contract::options::is_region;
 use contract::volume::{Volume, VolumeError, attribute};
 use thiserror::Error;
 
@@ -186,7 +187,7 @@ impl Plan {
         if let Some(other) = get(ENDPOINT)?.filter(|other| other.trim_end_matches('/') != endpoint) {
             return Err(ClassError::Endpoint(other.to_owned(), endpoint.to_owned()));
         }
-        let arguments = Arguments::parse(mount_options);
+        let mut arguments = Arguments::parse(mount_options);
         for (key, set) in [(PREFIX, parameters.contains_key(BUCKET_NAME)), (REGION, region.is_some())] {
             if set && arguments.values(key).any(|value| key == PREFIX || value != region.as_deref()) {
                 return Err(ClassError::MountOption(key));
@@ -213,6 +214,8 @@ impl Plan {
         // Better said now than by a mount that fails later: with any bucket.
         let mut volume = attributes.clone();
         volume.insert(attribute::BUCKET_NAME.to_owned(), "any".to_owned());
+        // The workload's owner hears of those that have no effect.
+        arguments.strip();
         Volume::parse(&volume, contract::authentication::SecretRef::Unknown, &arguments)?;
         let provisioner_secret = secret(
             Field::ProvisionerSecretName,
@@ -264,11 +267,6 @@ fn parse_target<'a>(
     let unique = deletion == Deletion::DeleteObjects;
     let template = PrefixTemplate::parse(get(PREFIX)?.unwrap_or(PREFIX_OF_EACH), unique)?;
     Ok(Target::Prefix { bucket: bucket.to_owned(), template, deletion })
-}
-
-/// It becomes part of what is signed, and of a mount option.
-pub fn is_region(text: &str) -> bool {
-    (1..=63).contains(&text.len()) && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
 #[cfg(test)]

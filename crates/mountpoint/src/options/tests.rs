@@ -1,4 +1,6 @@
 use super::*;
+use contract::arguments::Arguments;
+use contract::options::{ATTEMPTS, OPTIONS, Value};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -59,14 +61,14 @@ fn what_cannot_be_is_refused_by_name() {
         (&["--uid=me"], "invalid value 'me' for '--uid <UID>'"),
         (&["--dir-mode=1777"], "at most 777"),
         (&["--file-mode=rw"], "octal number"),
-        (&["--memory-target=100"], "100 is not in 512.."),
-        (&["--part-size=8388608", "--read-part-size=9"], "cannot be used with"),
+        (&["--memory-target=100"], "a number from 512"),
+        (&["--part-size=8388608", "--read-part-size=9999999"], "cannot be used with"),
         (&["--max-cache-size=5"], "--cache"),
         (&["--sse=rot13"], "possible values: aws:kms, aws:kms:dsse, AES256"),
         (&["--sse=AES256", "--sse-kms-key-id=arn:aws:kms:eu-1:1:key/k"], "cannot be used with sse=AES256"),
         (&["--sse=aws:kms", "--sse-kms-key-id=alias/k"], "ARN of a key"),
         (&["--bucket-type=round"], "general-purpose, directory"),
-        (&["--metadata-ttl=soon"], "TTL must be a valid number of seconds"),
+        (&["--metadata-ttl=soon"], "`minimal`, `indefinite` or seconds"),
         (&["--upload-checksums=md5"], "crc32c, crc64nvme, off"),
         (&["--no-log", "--debug"], "cannot be used with"),
         (&["--allow-deletes"], "unexpected argument '--allow-deletes' found"),
@@ -78,6 +80,65 @@ fn what_cannot_be_is_refused_by_name() {
         assert!(message.contains(words), "{arguments:?}: {message}");
         assert!(!message.contains("Usage") && !message.contains('\n'), "{message}");
     }
+}
+
+proptest! {
+    /// Controller and node refuse by the table what this process would refuse after it was started, and nothing else.
+    #[test]
+    fn what_the_table_says_is_what_happens(
+        options in proptest::collection::vec((any::<Index>(), proptest::sample::select(VALUES)), 1..4),
+    ) {
+        let set_by_the_node = |(_, value): &&(&str, Value)| *value == Value::Overridden;
+        let table: Vec<&str> =
+            OPTIONS.iter().filter(|it| !set_by_the_node(it)).map(|(name, _)| *name).filter(|name| *name != ATTEMPTS).collect();
+        let names = table.iter().chain(&["d", "l", "allow-deletes"]);
+        let names: Vec<&str> = names.copied().collect();
+        let options = options.iter().map(|(option, value)| {
+            let name = option.get(&names);
+            value.map_or_else(|| (*name).to_owned(), |value| format!("{name}={value}"))
+        });
+        let arguments = Arguments::parse(options);
+        let rendered = arguments.render();
+        let rendered: Vec<&str> = rendered.iter().map(String::as_str).collect();
+        let by_the_table = contract::options::check(&arguments, false).map_err(|error| error.to_string());
+        let here = read(&rendered).map(drop).map_err(|refused| refused.message);
+        prop_assert_eq!(by_the_table.is_ok(), here.is_ok(), "{:?}: {:?}, {:?}", rendered, by_the_table, here);
+    }
+}
+
+/// Some for each kind, right and wrong.
+const VALUES: &[Option<&str>] = &[
+    None,
+    None,
+    Some(""),
+    Some("0"),
+    Some("1"),
+    Some("512"),
+    Some("770"),
+    Some("1777"),
+    Some("8388608"),
+    Some("4294967296"),
+    Some("99999999999999999999"),
+    Some("-1"),
+    Some("abc"),
+    Some("abc/"),
+    Some("minimal"),
+    Some("AES256"),
+    Some("aws:kms"),
+    Some("arn:aws:kms:eu-1:1:key/k"),
+    Some("crc32c"),
+    Some("directory"),
+];
+
+#[test]
+fn the_table_has_every_option_that_a_volume_can_set() {
+    let table = OPTIONS.iter().map(|(name, _)| *name).filter(|name| *name != ATTEMPTS);
+    let command = <Options as clap::CommandFactory>::command();
+    let here = command.get_arguments().filter(|option| !option.is_hide_set()).filter_map(|it| it.get_long());
+    // Removed by the node.
+    let mut here = Arguments::parse(here);
+    here.strip();
+    assert_eq!(here, Arguments::parse(table));
 }
 
 #[test]

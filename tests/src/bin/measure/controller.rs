@@ -115,7 +115,7 @@ impl Bench {
         let pods = Api::<Pod>::namespaced(self.client(), MOUNTPOINT_NAMESPACE);
         let flags = Flags::parse_from(["s3-csi-controller", "--mountpoint-image=s3-csi.test/busybox:dev"]);
         let blueprint = &Blueprint::new(flags, "bench", false);
-        let attributes = BTreeMap::from([("bucketName".to_owned(), "b".to_owned())]);
+        let attributes = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
         let volume = &Volume::parse(&attributes, SecretRef::Absent, &Arguments::default()).unwrap();
         let began = Instant::now();
         futures::stream::iter(0..RAW)
@@ -180,7 +180,7 @@ impl Bench {
                 "metadata": {"name": name},
                 "spec": {
                     "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"], "claimRef": claim,
-                    "csi": {"driver": DRIVER, "volumeHandle": name, "volumeAttributes": {"bucketName": "b"}},
+                    "csi": {"driver": DRIVER, "volumeHandle": name, "volumeAttributes": {"bucketName": "bucket"}},
                 },
             });
             volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();

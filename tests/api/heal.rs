@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use contract::names::{annotation, label};
+use contract::attachment::MountpointS3PodAttachment;
+use contract::names::annotation;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
-use s3_csi_tests::controller::shared;
+use s3_csi_tests::controller::{self, Controller, shared};
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::json;
 
@@ -87,22 +88,68 @@ async fn a_mountpoint_pod_deleted_by_hand_is_replaced() {
     assert_ne!(third.name_any(), second.name_any(), "the name is still taken");
 }
 
+/// Two workloads that run on one Mountpoint Pod.
+async fn two_that_run(stage: &Stage) -> (Vec<Pod>, MountpointS3PodAttachment, Pod) {
+    stage.volume("data", &[], &[]).await;
+    let workloads = vec![stage.workload("w1", &["data"]).await, stage.workload("w2", &["data"]).await];
+    stage.attached(&workloads[0]).await;
+    let (attachment, pod) = stage.attached(&workloads[1]).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    for workload in &workloads {
+        stage.report(&workload.name_any(), "Running").await;
+    }
+    stage.acted().await;
+    (workloads, attachment, pod)
+}
+
+/// They are attached again, to the pod that serves them, and it goes on serving.
+async fn are_attached_again(
+    stage: &Stage,
+    workloads: &[Pod],
+    before: &MountpointS3PodAttachment,
+    served_by: &Pod,
+) {
+    for workload in workloads {
+        let (attachment, pod) = stage.attached(workload).await;
+        assert_ne!(attachment.uid(), before.uid());
+        assert_eq!(attachment.name_any(), before.name_any());
+        assert_eq!(pod.uid(), served_by.uid());
+    }
+    // One that is about to be unmounted takes no more.
+    let (_, pod) = stage.attached(&stage.workload("new", &["data"]).await).await;
+    assert_eq!(pod.uid(), served_by.uid());
+    assert!(!pod.annotations().contains_key(annotation::NEEDS_UNMOUNT));
+}
+
+#[tokio::test]
+async fn workloads_that_run_get_an_attachment_back_that_was_deleted_by_hand() {
+    let stage = Stage::set("by-hand").await;
+    let _controller = shared(&stage.here.client).await;
+    let (workloads, attachment, pod) = two_that_run(&stage).await;
+    stage.attachments().delete(&attachment.name_any(), &DeleteParams::default()).await.unwrap();
+    are_attached_again(&stage, &workloads, &attachment, &pod).await;
+}
+
+#[tokio::test]
+async fn an_attachment_that_was_deleted_while_no_controller_ran_comes_back_at_its_start() {
+    let mut running = controller::none().await;
+    let stage = Stage::set("by-hand-absent").await;
+    *running = Some(Controller::start(&stage.here.client, &[]).await);
+    let (workloads, attachment, pod) = two_that_run(&stage).await;
+    assert!(running.take().unwrap().stop().success());
+    stage.attachments().delete(&attachment.name_any(), &DeleteParams::default()).await.unwrap();
+    // The one that the pod was made for leaves meanwhile.
+    stage.remove("w1").await;
+    *running = Some(Controller::start(&stage.here.client, &[]).await);
+    are_attached_again(&stage, &workloads[1..], &attachment, &pod).await;
+}
+
 #[tokio::test]
 async fn a_mountpoint_pod_that_nobody_names_is_unmounted() {
     let stage = Stage::set("orphan").await;
     let _controller = shared(&stage.here.client).await;
     let name = format!("mp-{}", stage.here.namespace);
-    let pod = json!({
-        "metadata": {
-            "name": name, "labels": {label::DRIVER_VERSION: "0.1.0"}, "annotations": {annotation::ATTACHMENT: "s3pa-none"},
-        },
-        "spec": {"nodeName": stage.node, "automountServiceAccountToken": false, "containers": [{"name": "mountpoint", "image": "i"}]},
-    });
-    stage
-        .mountpoint_pods()
-        .create(&PostParams::default(), &serde_json::from_value(pod).unwrap())
-        .await
-        .unwrap();
+    stage.stray_mountpoint(&name).await;
     stage.run_mountpoint(&name).await;
     stage.told_to_unmount(&name).await;
     stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
@@ -127,7 +174,11 @@ async fn strangers_in_the_mountpoint_namespace_are_left_alone() {
         .await
         .unwrap();
     stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    // One of the driver's own comes behind it in the same watch.
+    let ours = format!("mp-{}", stage.here.namespace);
+    stage.stray_mountpoint(&ours).await;
+    stage.run_mountpoint(&ours).await;
+    stage.told_to_unmount(&ours).await;
     let pod = stage.mountpoint_pods().get(&name).await.unwrap();
     assert!(
         pod.metadata.deletion_timestamp.is_none()
@@ -144,9 +195,16 @@ async fn a_node_that_vanishes_takes_its_attachments_with_it() {
     let (_, pod) = stage.attached(&workload).await;
     stage.run_mountpoint(&pod.name_any()).await;
     stage.report("w", "Running").await;
+    // Another workload waits for a node, whose coming is all that is missing.
+    let later = stage.volume_name("later");
+    stage.volume("later", &[], &[]).await;
+    let waiting = stage.workload_with("waiting", &["later"], json!({"nodeName": later})).await;
+    stage.acted().await;
     stage.all::<Node>().delete(&stage.node, &DeleteParams::default()).await.unwrap();
-    // It might only be registered anew, with its pods running on.
-    tokio::time::sleep(Duration::from_millis(700)).await;
+    stage.add_node(&later).await;
+    stage.attached(&waiting).await;
+    // The node might only be registered anew, with its pods running on.
+    assert_eq!(stage.attachments_here().await.len(), 1);
     stage.attached(&workload).await;
     // What the cluster's garbage collection does in the end.
     stage.remove("w").await;

@@ -19,7 +19,7 @@ use crate::story::{LIMIT, Story};
 const UNTIL_BAD: &str =
     "while cat /data/file >/dev/null 2>&1; do echo good; sleep 0.5; done; echo bad; exit 1";
 /// Goes on and says what it sees.
-const FOREVER: &str =
+pub(crate) const FOREVER: &str =
     "while true; do if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done";
 
 pub(crate) async fn begin(name: &'static str) -> Story {

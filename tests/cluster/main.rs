@@ -1,5 +1,6 @@
 //! Whole journeys on a real node.
 
+mod attachments;
 mod bounds;
 mod credentials;
 mod deaths;

@@ -10,9 +10,11 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 use thiserror::Error;
 
+use crate::group::is_broken;
 use crate::observed::{MountpointPod, Workload};
 use crate::slim::SlimPod;
 use crate::world::View;
+use crate::world::returning::Returning;
 
 /// A live read is answered in milliseconds; a connection that died without saying so never answers.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
@@ -63,6 +65,25 @@ impl Reader {
         let found = read("a workload", pods.get_opt(&workload.name)).await?;
         let found = found.as_ref().and_then(Workload::of);
         Ok(found.is_some_and(|found| found.uid == workload.uid && found.awaits_volumes()))
+    }
+
+    /// Whether the workload is still there, to be served by a pod that is not leaving.
+    pub async fn returns(
+        &self,
+        returning: &Returning,
+        mountpoint_namespace: &str,
+    ) -> Result<bool, ReadError> {
+        let Returning { workload, pod, .. } = returning;
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), mountpoint_namespace);
+        let found = read("the Mountpoint Pod", pods.get_opt(&pod.name)).await?;
+        let found = found.as_ref().and_then(MountpointPod::of);
+        if !found.is_some_and(|found| found.uid == pod.uid && !is_broken(&found)) {
+            return Ok(false);
+        }
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), &workload.namespace);
+        let found = read("a workload", pods.get_opt(&workload.name)).await?;
+        let found = found.as_ref().and_then(Workload::of);
+        Ok(found.is_some_and(|found| found.uid == workload.uid && found.is_alive() && !found.terminating))
     }
 
     pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {

@@ -29,6 +29,9 @@ pub struct Group {
     pub attachments: Vec<Attachment>,
     /// UIDs of workloads that wait for this key and that no attachment of the volume lists.
     pub wanting: Vec<String>,
+    /// UIDs of workloads whose attachment was deleted by hand, each with the Mountpoint Pod that serves it and that is
+    /// known, from a live read, not to be leaving.
+    pub returning: Vec<(String, String)>,
     /// Listed UIDs that are known, from a live read, to do no more I/O.
     pub gone: BTreeSet<String>,
     /// The Mountpoint Pods there are, by name; all that attachments name, and whichever names are taken.
@@ -60,6 +63,7 @@ impl Group {
             })
             .collect();
         self.drop_gone(&mut drafts);
+        self.take_back(&mut drafts);
         let homeless = self.evict_broken(&mut drafts);
         self.settle(&mut drafts, homeless);
         for draft in &mut drafts {
@@ -121,6 +125,17 @@ impl Group {
                     here && !self.gone.contains(uid) && seen.insert(uid.clone())
                 });
             }
+        }
+    }
+
+    /// With the pod that they have their mounts from: another one would take these from them.
+    fn take_back(&self, drafts: &mut Vec<Draft<'_>>) {
+        for (uid, pod) in &self.returning {
+            if drafts.is_empty() {
+                drafts.push(Draft { current: None, entries: BTreeMap::new() });
+            }
+            let workload = WorkloadAttachment::new(uid, self.now.clone());
+            drafts[0].entries.entry(pod.clone()).or_default().push(workload);
         }
     }
 
@@ -278,6 +293,8 @@ mod tests {
             no_new_workload: false,
             driver_version: VERSION.into(),
             attachment: None,
+            volume_name: None,
+            workload_uid: None,
             trouble: None,
         };
         let listed = vec![WorkloadAttachment::new("one", at(1000))];
@@ -296,10 +313,23 @@ mod tests {
             driver_version: VERSION.into(),
             attachments: vec![attachment],
             wanting: vec!["two".into()],
+            returning: vec![],
             gone: BTreeSet::new(),
             pods: [("mp".to_owned(), pod)].into(),
             node_gone: false,
         }
+    }
+
+    #[test]
+    fn whoever_lost_its_attachment_gets_one_with_the_pod_it_has() {
+        let mut group = group(0, true);
+        group.attachments.clear();
+        group.returning = vec![("one".into(), "mp".into())];
+        group.pods.get_mut("mp").unwrap().phase = Phase::Running;
+        let steps = group.decide();
+        let [Step::CreateAttachment { spec, .. }] = steps.as_slice() else { panic!("{steps:?}") };
+        assert_eq!(spec.mountpoint_pod_of("one"), Some("mp"));
+        assert_eq!(spec.mountpoint_pod_of("two"), Some("mp"), "and new ones join it");
     }
 
     /// How many workloads each pod has, and which are made.

@@ -58,6 +58,7 @@ pub struct Workload {
     pub terminating: bool,
     /// A container of it runs, be it one of those that prepare the others while the phase is still Pending.
     pub busy: bool,
+    pub created: Option<Time>,
 }
 
 impl Workload {
@@ -92,6 +93,7 @@ impl Workload {
             phase: Phase::of(&pod.status),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             busy: containers(&pod.status).any(|container| container.state.running.is_some()),
+            created: pod.creation_timestamp(),
         })
     }
 
@@ -105,8 +107,7 @@ impl Workload {
         }
     }
 
-    /// Whether it waits for its volumes. A pod that already runs has its mounts: without an attachment they come from
-    /// the driver's first version and are none of ours.
+    /// Whether it waits for its volumes. A pod that already runs has its mounts.
     pub fn awaits_volumes(&self) -> bool {
         self.phase == Phase::Pending && !self.terminating
     }
@@ -159,6 +160,9 @@ pub struct MountpointPod {
     pub driver_version: String,
     /// The attachment it was made for; older drivers did not record it.
     pub attachment: Option<String>,
+    pub volume_name: Option<String>,
+    /// The workload it was made for; others may have joined since.
+    pub workload_uid: Option<String>,
     pub trouble: Option<Trouble>,
 }
 
@@ -194,6 +198,8 @@ impl MountpointPod {
             no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
             driver_version,
             attachment: pod.annotations().get(annotation::ATTACHMENT).cloned(),
+            volume_name: pod.annotations().get(annotation::VOLUME_NAME).cloned(),
+            workload_uid: pod.labels().get(label::WORKLOAD_UID).cloned(),
             trouble: trouble(status, phase),
         })
     }

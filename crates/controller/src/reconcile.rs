@@ -28,6 +28,9 @@ use crate::world::{Key, View, World};
 
 /// How long a cache may lag behind a live read before it is worth another look.
 const CACHE_LAG: Duration = Duration::from_millis(500);
+/// How long workloads that have lost their attachment may take to get it back before their pod is looked at again. Their
+/// own key does the work and tries again by itself.
+const ATTACHED_AGAIN: Duration = Duration::from_secs(5);
 const ROLE_ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 #[derive(Debug, Error)]
@@ -97,16 +100,19 @@ impl Reconciler {
         let ignored = arguments.strip();
         let volume =
             view.volume.as_ref().map(|volume| Volume::parse(&volume.attributes, volume.secret, &arguments));
-        let wanting = match &volume {
+        let returning = self.confirm_returning(&view).await?;
+        let mut wanting = match &volume {
             Some(Ok(_)) => self.confirm_wanting(&view).await?,
             _ => Vec::new(),
         };
+        wanting.retain(|workload| !returning.iter().any(|(uid, _)| *uid == workload.uid));
         let group = Group {
             key: view.key.clone(),
             now: Time(Timestamp::now()),
             driver_version: self.writer.driver_version().to_owned(),
             attachments: view.attachments.clone(),
             wanting: wanting.iter().map(|workload| workload.uid.clone()).collect(),
+            returning,
             gone,
             pods: view.pods.clone(),
             node_gone,
@@ -140,6 +146,11 @@ impl Reconciler {
             };
             if world.retiring.contains(name) {
                 return Ok(Outcome::Again(CACHE_LAG));
+            }
+            // Marked, it would leave workloads behind that could never be served again.
+            let returning = pod.attachment.iter().flat_map(|group| world.returning(group));
+            if returning.into_iter().any(|it| it.pod.name == name) {
+                return Ok(Outcome::Again(ATTACHED_AGAIN));
             }
             (pod.clone(), pod.node.as_ref().is_none_or(|node| world.nodes.contains(node)))
         };
@@ -253,6 +264,25 @@ impl Reconciler {
         for workload in view.wanting.iter().filter(|workload| !listed.contains(workload.uid.as_str())) {
             if self.reader.awaits_volumes(workload).await? {
                 confirmed.push(workload.clone());
+            }
+        }
+        Ok(confirmed)
+    }
+
+    /// Never from the cache alone: a pod that another controller has told to unmount must not be named again, and a workload
+    /// must not be listed twice.
+    async fn confirm_returning(&self, view: &View) -> Result<Vec<(String, String)>, ReconcileError> {
+        let mut confirmed = Vec::new();
+        if view.returning.is_empty() {
+            return Ok(confirmed);
+        }
+        let (node, volume) = (&view.key.node, &view.key.volume_name);
+        let attachments = self.reader.attachments_of(Some(node), Some(volume)).await?;
+        for returning in &view.returning {
+            let uid = &returning.workload.uid;
+            let listed = attachments.iter().any(|found| found.spec.mountpoint_pod_of(uid).is_some());
+            if !listed && self.reader.returns(returning, &self.mountpoint_namespace).await? {
+                confirmed.push((uid.clone(), returning.pod.name.clone()));
             }
         }
         Ok(confirmed)

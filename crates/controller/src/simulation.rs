@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use crate::group::{Group, is_broken, retire};
 use crate::observed::{Attachment, MountpointPod, Phase};
 use crate::step::Step;
+use crate::world::returning::served_by;
 
 const VERSION: &str = "1";
 
@@ -49,6 +50,10 @@ enum Event {
         workload: usize,
     },
     EditVolume,
+    /// By hand.
+    AttachmentIsDeleted {
+        attachment: usize,
+    },
     Vanish {
         node: usize,
     },
@@ -86,6 +91,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => index.clone().prop_map(|workload| Event::Start { workload }),
         3 => index.clone().prop_map(|workload| Event::Leave { workload }),
         1 => Just(Event::EditVolume),
+        1 => index.clone().prop_map(|attachment| Event::AttachmentIsDeleted { attachment }),
         1 => (0..2_usize).prop_map(|node| Event::Vanish { node }),
         2 => index.clone().prop_map(|pod| Event::PodRuns { pod }),
         1 => index.clone().prop_map(|pod| Event::PodFails { pod }),
@@ -155,6 +161,14 @@ impl Server {
             let still = now.workloads.get(*uid).is_some_and(|workload| workload.alive && workload.waits);
             wants && self.lists(uid) == 0 && now.lists(uid) == 0 && still
         });
+        let returning = self.returning(key).into_iter().filter(|(uid, pod)| {
+            let found = now.pods.get(pod).filter(|found| self.pods[pod].uid == found.uid);
+            found.is_some_and(|found| !is_broken(found))
+                && now.workloads.contains_key(uid)
+                && now.lists(uid) == 0
+        });
+        let returning: Vec<(String, String)> = returning.collect();
+        let wanting = wanting.filter(|(uid, _)| !returning.iter().any(|(back, _)| back == *uid));
         let vanished = |server: &Self| server.vanished.iter().any(|number| node == format!("node-{number}"));
         Group {
             key: key.clone(),
@@ -162,16 +176,35 @@ impl Server {
             driver_version: VERSION.into(),
             attachments,
             wanting: wanting.map(|(uid, _)| uid.clone()).collect(),
+            returning,
             gone,
             pods: self.pods.clone(),
             node_gone: vanished(self) && vanished(now),
         }
     }
 
+    /// Whose attachment was deleted by hand, and the pod that serves them.
+    fn returning(&self, key: &SharingKey) -> Vec<(String, String)> {
+        let is_of_key = |pod: &&MountpointPod| pod.attachment.as_ref() == Some(&key.attachment_name());
+        let pods =
+            self.pods.values().filter(is_of_key).filter(|pod| !self.names(&pod.name) && !is_broken(pod));
+        let pods: Vec<&MountpointPod> = pods.collect();
+        let unlisted = self.workloads.iter().filter(|(uid, workload)| {
+            workload.alive && Self::key(workload.node, self.edition) == *key && self.lists(uid) == 0
+        });
+        let returning = unlisted.filter_map(|(uid, workload)| {
+            let pod = served_by(uid, !workload.waits, None, &pods)?;
+            Some((uid.clone(), pod.name.clone()))
+        });
+        returning.collect()
+    }
+
     /// What a sweep does with a pod that nobody names, as remembered by `self`, confirmed by `now`.
     fn orphans(&self, now: &Self) -> Vec<Step> {
         let orphans = self.pods.values().filter(|pod| !self.names(&pod.name) && !now.names(&pod.name));
-        orphans.filter_map(retire).collect()
+        let returning: Vec<_> = self.keys().iter().flat_map(|key| self.returning(key)).collect();
+        let serves = |pod: &MountpointPod| returning.iter().any(|(_, name)| *name == pod.name);
+        orphans.filter(|pod| !serves(pod)).filter_map(retire).collect()
     }
 
     /// As the API server would take it; `false` for a conflict.
@@ -218,7 +251,7 @@ impl Server {
                 }
                 same
             }
-            Step::CreatePod { name, attachment, .. } => {
+            Step::CreatePod { name, attachment, workload_uid } => {
                 if let Some(pod) = self.pods.get(&name) {
                     return pod.attachment.as_ref() == Some(&attachment) && !is_broken(pod);
                 }
@@ -236,6 +269,8 @@ impl Server {
                     no_new_workload: false,
                     driver_version: VERSION.into(),
                     attachment: Some(attachment),
+                    volume_name: Some("pv".into()),
+                    workload_uid: Some(workload_uid),
                     trouble: None,
                 };
                 self.pods.insert(name, pod);
@@ -294,6 +329,11 @@ impl Server {
                 }
             }
             Event::EditVolume => self.edition += 1,
+            Event::AttachmentIsDeleted { attachment } => {
+                if let Some(name) = self.attachments.keys().nth(*attachment).cloned() {
+                    self.attachments.remove(&name);
+                }
+            }
             Event::Vanish { node } => {
                 self.vanished.insert(*node);
                 // The cluster's own garbage collection removes a lost node's pods.
@@ -439,6 +479,32 @@ fn two_controllers_attach_a_workload_of_an_edited_volume_once() {
         reconcile(2),
         reconcile(1),
     ]);
+}
+
+#[test]
+fn workloads_that_run_get_their_attachment_back_and_keep_their_pod() {
+    let mut server = Server::default();
+    let happen = |server: &mut Server, events: &[Event]| {
+        for event in events {
+            let history = [server.clone()];
+            server.happen(event, &history);
+        }
+    };
+    let entries = |server: &Server| -> BTreeSet<(String, String)> {
+        let entries = server.attachments.values().flat_map(|attachment| &attachment.spec.mountpoint_pods);
+        let entries = entries.flat_map(|(pod, all)| all.iter().map(move |it| (pod, &it.workload_pod_uid)));
+        entries.map(|(pod, uid)| (pod.clone(), uid.clone())).collect()
+    };
+    let (arrive, reconcile) = (Event::Arrive { node: 0 }, Event::Reconcile { group: 0, age: 0, steps: 5 });
+    let start = |workload| Event::Start { workload };
+    happen(&mut server, &[arrive.clone(), arrive, reconcile.clone(), Event::PodRuns { pod: 0 }]);
+    happen(&mut server, &[start(0), start(1)]);
+    let before = entries(&server);
+    assert_eq!(before.len(), 2);
+    happen(&mut server, &[Event::AttachmentIsDeleted { attachment: 0 }, Event::Sweep { age: 0, steps: 5 }]);
+    assert!(server.attachments.is_empty() && server.pods.values().all(|pod| !pod.needs_unmount));
+    happen(&mut server, &[reconcile]);
+    assert_eq!(entries(&server), before);
 }
 
 proptest! {

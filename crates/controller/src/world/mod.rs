@@ -1,6 +1,7 @@
 //! What the watches have told so far, with the indexes that decisions are gathered by. Every change answers the question
 //! whose affairs it may have touched.
 
+pub(crate) mod returning;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -77,6 +78,8 @@ pub struct World {
     volumes_by_handle: HashMap<String, BTreeSet<String>>,
     attachments_by_workload: HashMap<String, BTreeSet<String>>,
     attachments_by_pod: HashMap<String, BTreeSet<String>>,
+    /// By the attachment that each pod was made for, whether it is there or not.
+    pods_by_attachment: HashMap<String, BTreeSet<String>>,
     attachments_by_volume: HashMap<String, BTreeSet<String>>,
     attachments_by_group: HashMap<String, BTreeSet<String>>,
     group_of_attachment: HashMap<String, String>,
@@ -225,6 +228,10 @@ impl World {
         }
         let name = pod.name.clone();
         self.lost.remove(&name);
+        self.forget_pod(&name);
+        if let Some(attachment) = &pod.attachment {
+            self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
+        }
         self.pods.insert(name.clone(), pod);
         self.keys_of_pod(&name)
     }
@@ -238,13 +245,21 @@ impl World {
     }
 
     pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
-        if self.pods.remove(name).is_none() {
+        if !self.forget_pod(name) {
             return Vec::new();
         }
         if self.names(name) {
             self.lost.insert(name.to_owned());
         }
         self.keys_of_pod(name)
+    }
+
+    fn forget_pod(&mut self, name: &str) -> bool {
+        let pod = self.pods.remove(name);
+        if let Some(attachment) = pod.as_ref().and_then(|pod| pod.attachment.as_ref()) {
+            remove_from(&mut self.pods_by_attachment, attachment, name);
+        }
+        pod.is_some()
     }
 
     pub fn set_node(&mut self, name: String) -> Vec<Key> {
@@ -286,11 +301,13 @@ impl World {
     pub fn all_keys(&self) -> Vec<Key> {
         let groups =
             self.attachments_by_group.keys().chain(self.wanting.keys()).map(|name| Key::Group(name.clone()));
-        let pods =
-            self.pods.keys().filter(|pod| !self.attachments_by_pod.contains_key(*pod)).cloned().map(Key::Pod);
+        let unnamed = || self.pods.values().filter(|pod| !self.names(&pod.name));
+        let pods = unnamed().map(|pod| Key::Pod(pod.name.clone()));
+        // They may serve workloads whose attachment was deleted by hand.
+        let bereft = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
         let asking = self.wants.iter().filter(|(_, wants)| wants.contains(&Want::Role));
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
-        let all = groups.chain(pods).chain(roles).chain(self.provision.keys());
+        let all = groups.chain(bereft).chain(pods).chain(roles).chain(self.provision.keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 

@@ -8,7 +8,7 @@ use crate::observed::Phase;
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-fn workload(uid: &str) -> Workload {
+pub(super) fn workload(uid: &str) -> Workload {
     Workload {
         uid: uid.into(),
         namespace: "ns".into(),
@@ -20,10 +20,32 @@ fn workload(uid: &str) -> Workload {
         phase: Phase::Pending,
         terminating: false,
         busy: false,
+        created: None,
     }
 }
 
-fn volume(options: &str, source: &str) -> S3Volume {
+/// One that runs, made for this workload.
+pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -> MountpointPod {
+    MountpointPod {
+        name: name.into(),
+        uid: name.into(),
+        resource_version: 1,
+        node: Some("n".into()),
+        phase: Phase::Running,
+        created: None,
+        terminating: false,
+        started: true,
+        needs_unmount: false,
+        no_new_workload: false,
+        driver_version: "1".into(),
+        attachment: Some(attachment.into()),
+        volume_name: Some("pv".into()),
+        workload_uid: Some(workload_uid.into()),
+        trouble: None,
+    }
+}
+
+pub(super) fn volume(options: &str, source: &str) -> S3Volume {
     S3Volume {
         name: "pv".into(),
         handle: "h".into(),
@@ -35,7 +57,7 @@ fn volume(options: &str, source: &str) -> S3Volume {
 }
 
 /// As another driver writes it: under a name of its own, without the source of credentials.
-fn attachment(version: u64, options: &str, pod: &str, uids: &[&str]) -> Attachment {
+pub(super) fn attachment(version: u64, options: &str, pod: &str, uids: &[&str]) -> Attachment {
     let workloads =
         uids.iter().map(|uid| WorkloadAttachment::new(uid, Time(jiff::Timestamp::UNIX_EPOCH))).collect();
     let spec = AttachmentSpec {

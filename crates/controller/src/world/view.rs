@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use contract::names::mountpoint_pod;
 use contract::sharing::SharingKey;
 
+use super::returning::Returning;
 use super::wants::Want;
 use super::{Claim, World};
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
@@ -15,6 +16,8 @@ pub struct View {
     pub key: SharingKey,
     pub attachments: Vec<Attachment>,
     pub wanting: Vec<Workload>,
+    /// Whose attachment was deleted by hand; some may be wanting, too.
+    pub returning: Vec<Returning>,
     /// Listed UIDs that no watch knows to be alive, with their last known place.
     pub suspects: BTreeMap<String, Option<Claim>>,
     pub pods: BTreeMap<String, MountpointPod>,
@@ -44,13 +47,16 @@ impl World {
                 Want::Group { name, key } if name == group => Some((**key).clone()),
                 _ => None,
             })
-        })?;
+        });
+        let returning = self.returning(group);
+        let key = key.or_else(|| returning.first().map(|it| it.key.clone()))?;
         let listed = attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
         let suspects = listed
             .filter(|uid| !self.workloads.get(*uid).is_some_and(Workload::is_alive))
             .map(|uid| (uid.to_owned(), self.place_of(uid)))
             .collect();
         let named = attachments.iter().flat_map(|attachment| attachment.spec.mountpoint_pods.keys().cloned());
+        let named = named.chain(returning.iter().map(|it| it.pod.name.clone()));
         let bases =
             named.chain(wanting.iter().map(|workload| mountpoint_pod(&workload.uid, &key.volume_name)));
         let pods = bases.flat_map(|base| self.pod_and_replacements(&base)).collect();
@@ -59,7 +65,18 @@ impl World {
         let namesake = handles.filter(|name| **name != key.volume_name).min().cloned();
         let node_known = self.nodes.contains(&key.node);
         let lost = self.lost.clone();
-        Some(View { key, attachments, wanting, suspects, pods, volume, namesake, node_known, lost })
+        Some(View {
+            key,
+            attachments,
+            wanting,
+            returning,
+            suspects,
+            pods,
+            volume,
+            namesake,
+            node_known,
+            lost,
+        })
     }
 
     fn place_of(&self, uid: &str) -> Option<Claim> {

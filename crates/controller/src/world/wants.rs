@@ -54,13 +54,13 @@ impl World {
         unattached.map(|volume| self.want(workload, volume)).collect()
     }
 
-    fn is_attached(&self, uid: &str, volume: &str) -> bool {
+    pub(super) fn is_attached(&self, uid: &str, volume: &str) -> bool {
         let attachments = self.attachments_by_workload.get(uid).into_iter().flatten();
         let mut attachments = attachments.filter_map(|name| self.attachments.get(name));
         attachments.any(|attachment| attachment.spec.persistent_volume_name == volume)
     }
 
-    fn want(&self, workload: &Workload, volume: &S3Volume) -> Want {
+    pub(super) fn want(&self, workload: &Workload, volume: &S3Volume) -> Want {
         let (namespace, account) = (workload.namespace.clone(), workload.service_account.clone());
         let identity = match source_of(volume) {
             AuthenticationSource::Driver => Identity::Driver,

@@ -1,0 +1,104 @@
+//! Attachments that are deleted by hand under running workloads.
+
+use std::collections::BTreeSet;
+
+use contract::attachment::MountpointS3PodAttachment;
+use contract::names::annotation;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, CustomResourceExt as _, ResourceExt as _};
+use rustix::process::Signal;
+use s3_csi_tests::{Seen, eventually};
+use serde_json::json;
+
+use crate::deaths::{FOREVER, signal_mount_process};
+use crate::story::{LIMIT, Story};
+
+const PODS: [&str; 2] = ["first", "second"];
+
+/// Two workloads that share a mount and see what the node mounts.
+async fn begin(story: Story) -> Story {
+    story.server.put(story.name, "file", b"x").unwrap();
+    for pod in PODS {
+        let mut listening = story.workload(FOREVER);
+        listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+        story.here.run(pod, listening).await;
+    }
+    for pod in PODS {
+        story.says(pod, "good").await;
+    }
+    story
+}
+
+/// Waits for the attachment of the story's volume that lists both workloads.
+async fn attached(story: &Story) -> MountpointS3PodAttachment {
+    let mut uids = BTreeSet::new();
+    for pod in PODS {
+        uids.extend(story.here.pods().get(pod).await.unwrap().uid());
+    }
+    let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());
+    eventually("both workloads are attached", LIMIT, || async {
+        let all = match attachments.list(&ListParams::default()).await {
+            Ok(all) => all,
+            Err(error) => return Seen::NotYet(error.to_string()),
+        };
+        let lists = |it: &MountpointS3PodAttachment| {
+            it.spec.workload_uids().map(str::to_owned).collect::<BTreeSet<_>>() == uids
+        };
+        let found = all.items.into_iter().find(lists);
+        Seen::some(found, "no attachment lists them")
+    })
+    .await
+}
+
+/// The same Mountpoint Pod serves them, as if nothing had happened, and heals what dies.
+async fn goes_on(story: Story, served_by: &[String]) {
+    assert_eq!(story.mountpoint_pods().await, served_by);
+    let pod = story.mountpoint_pods_api().get(&served_by[0]).await.unwrap();
+    assert!(!pod.annotations().contains_key(annotation::NEEDS_UNMOUNT));
+    for pod in PODS {
+        assert!(!story.log(pod).await.contains("bad"), "{pod} has lost its mount");
+    }
+    signal_mount_process(story.name, Signal::KILL);
+    for pod in PODS {
+        story.says(pod, "bad").await;
+        story.says_again(pod, "good").await;
+        assert_eq!(story.container(pod).await.restart_count, 0);
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_deleted_attachment_comes_back_and_the_mount_heals() {
+    let story = begin(Story::begin("by-hand").await).await;
+    let before = attached(&story).await;
+    let served_by = story.mountpoint_pods().await;
+    let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());
+    attachments.delete(&before.name_any(), &DeleteParams::default()).await.unwrap();
+    let after = attached(&story).await;
+    assert_ne!(after.uid(), before.uid());
+    goes_on(story, &served_by).await;
+}
+
+#[tokio::test]
+async fn a_deleted_definition_takes_no_mount_along_and_its_return_brings_all_attachments_back() {
+    let story = begin(Story::alone("definition").await).await;
+    let before = attached(&story).await;
+    let served_by = story.mountpoint_pods().await;
+    let definitions = Api::<CustomResourceDefinition>::all(story.here.client.clone());
+    let definition = MountpointS3PodAttachment::crd();
+    definitions.delete(&definition.name_any(), &DeleteParams::default()).await.unwrap();
+    eventually("the definition is gone", LIMIT, || async {
+        let found = definitions.get_opt(&definition.name_any()).await.unwrap();
+        if found.is_none() { Seen::Yes(()) } else { Seen::NotYet("it is there".to_owned()) }
+    })
+    .await;
+    for pod in PODS {
+        story.says_again(pod, "good").await;
+    }
+    definitions.create(&PostParams::default(), &definition).await.unwrap();
+    let after = attached(&story).await;
+    assert_ne!(after.uid(), before.uid());
+    goes_on(story, &served_by).await;
+}

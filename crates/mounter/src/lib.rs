@@ -6,6 +6,7 @@ use std::time::Duration;
 pub mod channel;
 pub mod frame;
 pub mod order;
+pub mod panics;
 pub mod reception;
 pub mod reply;
 

@@ -13,6 +13,7 @@ use attend::{Mounter, Outcome};
 use flags::{Flags, Wanted};
 
 fn main() -> ExitCode {
+    mounter::panics::end_the_process();
     let flags = match Flags::parse(std::env::args().skip(1), &|name| std::env::var(name).ok()) {
         Ok(Wanted::Run(flags)) => flags,
         Ok(Wanted::Text(text)) => {

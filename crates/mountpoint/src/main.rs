@@ -27,6 +27,7 @@ use options::{Options, Wanted};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    mounter::panics::end_the_process();
     let options = match Options::read(std::env::args_os()) {
         Ok(Wanted::Serve(options)) => options,
         Ok(Wanted::Text(text)) => {

@@ -5,6 +5,7 @@ pub mod identity;
 pub mod keys;
 pub mod lenient;
 pub mod logs;
+pub mod panics;
 pub mod probes;
 pub mod socket;
 pub mod stop;

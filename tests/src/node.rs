@@ -151,9 +151,4 @@ impl NodeProgram {
     pub fn stop(self) -> std::process::ExitStatus {
         self.program.stop()
     }
-
-    /// Waits until it has stopped, as it was asked before.
-    pub fn ended(mut self) -> std::process::ExitStatus {
-        self.program.ended()
-    }
 }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contract::names::{AUTHORITY_IN_POD, CACHE_IN_POD, CACHE_VOLUME, COMM_IN_POD, COMM_VOLUME, annotation, label};
+use contract::names::{
+    AUTHORITY_IN_POD, CACHE_IN_POD, CACHE_VOLUME, COMM_IN_POD, COMM_VOLUME, annotation, label,
+};
 use contract::quantity::Quantity;
 use contract::sharing::SharingKey;
 use contract::volume::{Cache, Volume};

@@ -119,9 +119,8 @@ pub(crate) fn connect(
 /// It becomes part of what is signed, and of a host name: whoever says it, the volume or a server that redirects, must not
 /// choose more than a region with it.
 fn check_region(region: &str) -> Result<(), Refused> {
-    check_value("region", region).map_err(|allowed| {
-        Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {allowed}"))
-    })
+    check_value("region", region)
+        .map_err(|allowed| Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {allowed}")))
 }
 
 /// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that

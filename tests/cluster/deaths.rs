@@ -34,7 +34,7 @@ pub(crate) fn signal_mount_process(bucket: &str, signal: Signal) {
     kill_process(pid(process), signal).unwrap();
 }
 
-fn pid(process: u32) -> Pid {
+pub(crate) fn pid(process: u32) -> Pid {
     i32::try_from(process).ok().and_then(Pid::from_raw).unwrap()
 }
 

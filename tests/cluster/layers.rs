@@ -1,17 +1,18 @@
 //! Containers that mount with `HostToContainer` keep their bucket whatever dies, whenever they started, and whoever serves
 //! it.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, EvictParams};
-use rustix::process::Signal;
+use kube::api::EvictParams;
+use rustix::process::{Signal, kill_process};
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
 
-use crate::deaths::{begin, ends, signal_mount_process};
+use crate::deaths::{begin, ends, pid, signal_mount_process};
 use crate::story::{LIMIT, Story};
 
 /// Says what it sees, and starts again when a file of its name in a folder of the pod wants it to.
@@ -122,10 +123,11 @@ async fn containers_that_started_on_different_mounts_all_recover() {
     plays("layers-mixed", &events).await;
 }
 
-/// Says how its file is read, and whether it may write.
+/// Says how its file is read, and whether it may write. What a killed mount process left of an earlier try goes first:
+/// objects cannot be overwritten.
 const READS_AND_TRIES: &str = "while true; do \
-    if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; \
-    if echo x > /data/$NAME 2>/tmp/why; then echo written; rm /data/$NAME; else cat /tmp/why; fi; sleep 0.3; done";
+    if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; rm -f /data/$NAME 2>/dev/null; \
+    if echo x > /data/$NAME; then echo written; fi; sleep 0.3; done";
 
 #[tokio::test]
 async fn a_read_only_workload_recovers_and_stays_read_only_beside_one_that_writes() {
@@ -165,6 +167,7 @@ async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
     let pod = story.here.run("first", two_containers(&story)).await;
     story.says("first/one", "good").await;
     let before = story.mountpoint_pods().await;
+    let old = processes("s3-csi-mountpoint", Some(story.name));
     story.mountpoint_pods_api().evict(&before[0], &EvictParams::default()).await.unwrap();
     let target = format!(
         "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~csi/{}/mount",
@@ -174,16 +177,19 @@ async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
     eventually("the target has moved", LIMIT, || async {
         story.mountpoint_pods().await;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let layers: Vec<&str> = mounts.lines().filter(|line| line.contains(&target)).collect();
-        // The folder's seal, the old one, and the new one.
-        Seen::some((layers.len() == 3).then_some(()), layers.join("\n"))
+        let there = mounts.lines().filter(|line| line.contains(&target));
+        // Of the folder's seal, of the old one, and of the new one.
+        let devices: BTreeSet<&str> = there.filter_map(|line| line.split(' ').nth(2)).collect();
+        Seen::some((devices.len() == 3).then_some(()), format!("{devices:?}"))
     })
     .await;
     assert!(!story.log("first/one").await.contains("bad"), "nobody noticed");
-    story.mountpoint_pods_api().delete(&before[0], &DeleteParams::default().grace_period(0)).await.unwrap();
+    for process in &old {
+        kill_process(pid(*process), Signal::KILL).unwrap();
+    }
     eventually("what served it before is gone", LIMIT, || async {
-        let processes = processes("s3-csi-mountpoint", Some(story.name));
-        Seen::some((processes.len() == 1).then_some(()), format!("{processes:?}"))
+        let left = processes("s3-csi-mountpoint", Some(story.name));
+        Seen::some((!left.iter().any(|process| old.contains(process))).then_some(()), format!("{left:?}"))
     })
     .await;
     for container in ["first/one", "first/other"] {

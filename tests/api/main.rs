@@ -8,6 +8,7 @@ mod definition;
 mod detach;
 mod explain;
 mod heal;
+mod memory;
 mod needed;
 mod node;
 mod node_mounts;

@@ -1,5 +1,6 @@
 //! Buckets for claims: a real API server and binder, a real S3 server, and our controller between them.
 
+mod annotations;
 mod crashes;
 mod credentials;
 mod examples;

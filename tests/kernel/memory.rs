@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 
-use s3_csi_tests::confined::Confined;
+use s3_csi_tests::memory_limit::MemoryLimit;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket};
-use s3_csi_tests::within;
+use s3_csi_tests::{cluster, within};
 use xtask::s3::{ALICE, Client};
 
 const MIB: u64 = 1 << 20;
@@ -19,9 +19,9 @@ fn byte(at: usize) -> u8 {
     u8::try_from(at / 4099 % 251).unwrap()
 }
 
-fn confined(name: &str, arguments: &[&str]) -> (Client, Confined, MountpointPod, Served) {
+fn confined(name: &str, arguments: &[&str]) -> (Client, MemoryLimit, MountpointPod, Served) {
     let client = bucket(ALICE, name);
-    let group = Confined::to(name, SMALL);
+    let group = MemoryLimit::new(&cluster(), name, SMALL);
     let pod = MountpointPod::start();
     group.enter(pod.process.id());
     let served = pod.serve(ALICE, name, arguments);

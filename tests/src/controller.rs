@@ -9,6 +9,7 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xtask::s3::{ALICE, ENDPOINT};
 
 use crate::account::{API_SERVER, Account, CONTROLLER, install};
+use crate::memory_limit::MemoryLimit;
 use crate::program::Program;
 
 /// Tests that need nothing special share one; those that do something to a controller have none beside their own.
@@ -55,12 +56,26 @@ impl Controller {
 
     /// Starts it and does not wait.
     pub async fn launch(client: &Client, arguments: &[&str]) -> Self {
-        install(client).await;
-        Self::launch_as(&CONTROLLER, client, arguments).await
+        Self::launch_confined(None, &CONTROLLER, client, arguments).await
+    }
+
+    /// The same, with a limit of memory.
+    pub async fn launch_within(limit: &MemoryLimit, client: &Client, arguments: &[&str]) -> Self {
+        Self::launch_confined(Some(limit), &CONTROLLER, client, arguments).await
     }
 
     /// The same, with other rights.
     pub async fn launch_as(account: &Account, client: &Client, arguments: &[&str]) -> Self {
+        Self::launch_confined(None, account, client, arguments).await
+    }
+
+    async fn launch_confined(
+        limit: Option<&MemoryLimit>,
+        account: &Account,
+        client: &Client,
+        arguments: &[&str],
+    ) -> Self {
+        install(client).await;
         let usual = [
             "--mountpoint-image=s3-csi.test/busybox:dev",
             "--mountpoint-image-pull-policy=Never",
@@ -73,7 +88,8 @@ impl Controller {
             all.push(format!("--endpoint-url={ENDPOINT}"));
         }
         all.push(format!("--credentials-dir={}", driver_keys().display()));
-        Self(Program::launch("s3-csi-controller", client, account, None, API_SERVER, all).await)
+        let name = "s3-csi-controller";
+        Self(Program::launch_within(limit, name, client, account, None, API_SERVER, all).await)
     }
 
     /// Asks it to stop and waits until it has.

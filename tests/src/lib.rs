@@ -3,12 +3,12 @@
 pub mod account;
 pub mod chart;
 pub mod claims;
-pub mod confined;
 pub mod controller;
 pub mod csi;
 pub mod faulty;
 mod inside;
 pub mod manifest;
+pub mod memory_limit;
 pub mod mountpoint_pod;
 pub mod node;
 pub mod processes;

@@ -12,6 +12,7 @@ use kube::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::account::Account;
+use crate::memory_limit::MemoryLimit;
 use crate::{Seen, eventually, inside};
 
 pub const STARTS_WITHIN: Duration = Duration::from_mins(1);
@@ -54,13 +55,28 @@ impl Program {
         server: &str,
         arguments: impl IntoIterator<Item = String>,
     ) -> Self {
+        Self::launch_within(None, name, client, account, node, server, arguments).await
+    }
+
+    /// The same, with a limit of memory.
+    pub async fn launch_within(
+        limit: Option<&MemoryLimit>,
+        name: &'static str,
+        client: &Client,
+        account: &Account,
+        node: Option<&str>,
+        server: &str,
+        arguments: impl IntoIterator<Item = String>,
+    ) -> Self {
         let cluster = inside::cluster();
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let log = cluster.log(&format!("{name}-{number}"));
         let probes = SocketAddr::from(([127, 0, 0, 1], 18080 + number));
         let programs =
             std::env::var_os("S3_CSI_PROGRAMS").map(PathBuf::from).expect("cargo xtask test sets it");
-        let process = Command::new(programs.join(name))
+        let program = programs.join(name);
+        let process = limit
+            .map_or_else(|| Command::new(&program), |limit| limit.command(&program))
             .env("KUBECONFIG", account.kubeconfig(client, &cluster.authority(), server, node).await)
             .arg(format!("--probes-address={probes}"))
             .args(arguments)

@@ -8,7 +8,9 @@ use contract::attachment::MountpointS3PodAttachment;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client};
+use service::follow::Objects;
 use thiserror::Error;
+use tokio::sync::Semaphore;
 
 use crate::group::is_broken;
 use crate::observed::{MountpointPod, Workload};
@@ -28,11 +30,20 @@ pub struct ReadError {
     pub is_forbidden: bool,
 }
 
+/// Workloads read at once. An answer is held as it came, some megabytes if the pod's author wants that, and every worker
+/// may ask at the same time.
+const WORKLOADS_AT_ONCE: usize = 4;
+
 pub struct Reader {
     pub client: Client,
+    workloads: Semaphore,
 }
 
 impl Reader {
+    pub fn new(client: &Client) -> Self {
+        Self { client: client.clone(), workloads: Semaphore::new(WORKLOADS_AT_ONCE) }
+    }
+
     /// Absence from a cache is no proof: before a workload is dropped, the API server itself says that it is gone.
     pub async fn gone(&self, view: &View) -> Result<BTreeSet<String>, ReadError> {
         let mut alive = BTreeSet::new();
@@ -42,28 +53,24 @@ impl Reader {
                 unplaced = true;
                 continue;
             };
-            let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
-            let found = read("a workload", pods.get_opt(name)).await?;
-            let found =
-                found.as_ref().and_then(Workload::of).filter(|found| found.uid == *uid && found.is_alive());
-            alive.extend(found.map(|found| found.uid));
+            let found = self.workload(namespace, name).await?;
+            alive.extend(found.filter(|found| found.uid == *uid && found.is_alive()).map(|found| found.uid));
         }
         if unplaced {
             // After a restart nobody knows the names of those who left meanwhile: ask for all pods of the node.
-            let pods = Api::<SlimPod>::all(self.client.clone());
-            let on_node = ListParams::default().fields(&format!("spec.nodeName={}", view.key.node));
-            let found = read("the node's pods", pods.list(&on_node)).await?;
-            let found = found.items.iter().filter_map(Workload::of).filter(Workload::is_alive);
-            alive.extend(found.map(|found| found.uid));
+            let node = format!("spec.nodeName={}", view.key.node);
+            let _turn = self.workloads.acquire().await.expect("it is never closed");
+            let mut pods = Objects::of(&Api::<SlimPod>::all(self.client.clone()), Some(&node));
+            while let Some(pod) = read("the node's pods", pods.next()).await? {
+                alive.extend(Workload::of(&pod).filter(Workload::is_alive).map(|found| found.uid));
+            }
         }
         Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
     }
 
     /// Whether it is still there and waits.
     pub async fn awaits_volumes(&self, workload: &Workload) -> Result<bool, ReadError> {
-        let pods = Api::<SlimPod>::namespaced(self.client.clone(), &workload.namespace);
-        let found = read("a workload", pods.get_opt(&workload.name)).await?;
-        let found = found.as_ref().and_then(Workload::of);
+        let found = self.workload(&workload.namespace, &workload.name).await?;
         Ok(found.is_some_and(|found| found.uid == workload.uid && found.awaits_volumes()))
     }
 
@@ -80,10 +87,15 @@ impl Reader {
         if !found.is_some_and(|found| found.uid == pod.uid && !is_broken(&found)) {
             return Ok(false);
         }
-        let pods = Api::<SlimPod>::namespaced(self.client.clone(), &workload.namespace);
-        let found = read("a workload", pods.get_opt(&workload.name)).await?;
-        let found = found.as_ref().and_then(Workload::of);
+        let found = self.workload(&workload.namespace, &workload.name).await?;
         Ok(found.is_some_and(|found| found.uid == workload.uid && found.is_alive() && !found.terminating))
+    }
+
+    async fn workload(&self, namespace: &str, name: &str) -> Result<Option<Workload>, ReadError> {
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
+        let _turn = self.workloads.acquire().await.expect("it is never closed");
+        let found = read("a workload", pods.get_opt(name)).await?;
+        Ok(found.as_ref().and_then(Workload::of))
     }
 
     pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {

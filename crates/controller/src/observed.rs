@@ -44,6 +44,10 @@ impl Phase {
     }
 }
 
+/// Claims of one pod that are looked at. No node has room for so many volumes; whoever writes pods may name tens of
+/// thousands in each.
+const MOST_CLAIMS: usize = 256;
+
 /// A scheduled pod with claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Workload {
@@ -75,6 +79,7 @@ impl Workload {
                 (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
                 (None, None) => None,
             })
+            .take(MOST_CLAIMS)
             .collect();
         let node = pod.spec.node_name.clone().filter(|node| !node.is_empty())?;
         if claims.is_empty() {

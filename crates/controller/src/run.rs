@@ -86,7 +86,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let reconciler = Arc::new(Reconciler {
-        reader: Reader { client: client.clone() },
+        reader: Reader::new(&client),
         mountpoint_namespace: flags.mountpoint_namespace.clone(),
         world: Arc::clone(&world),
         sink: Arc::clone(&sink),

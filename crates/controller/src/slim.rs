@@ -1,7 +1,10 @@
 //! The slices of Kubernetes objects that the controller looks at.
 //!
 //! Whatever is not named here is skipped while parsing and never kept: a cluster has many pods, and most of each is
-//! containers and environment that no decision needs. A slim object is never written back.
+//! containers and environment that no decision needs. Nor do annotations that anybody may write take memory. A slim object
+//! is never written back.
+
+mod metadata;
 
 use std::collections::BTreeMap;
 
@@ -10,10 +13,13 @@ use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
+use metadata::metadata;
+
 /// A pod, as far as it can be a workload.
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "Pod")]
 pub struct SlimPod {
+    #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: SlimPodSpec,
@@ -98,6 +104,7 @@ pub(crate) struct SlimReason {
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "PersistentVolume")]
 pub struct SlimVolume {
+    #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: SlimVolumeSpec,
@@ -141,6 +148,7 @@ pub(crate) struct SlimVolumeStatus {
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "PersistentVolumeClaim")]
 pub struct SlimClaim {
+    #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub(crate) spec: SlimClaimSpec,
@@ -163,5 +171,11 @@ pub(crate) struct SlimClaimSpec {
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(default)]
 pub(crate) struct SlimResources {
-    pub(crate) requests: BTreeMap<String, String>,
+    pub(crate) requests: SlimRequests,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub(crate) struct SlimRequests {
+    pub(crate) storage: Option<String>,
 }

@@ -9,9 +9,10 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use kube::core::{DeserializeGuard, PartialObjectMeta};
 use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
+use service::follow;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::flags::{Flags, Provisioning};
@@ -182,37 +183,35 @@ impl Kind for Nodes {
 /// all workloads were gone.
 pub async fn start(client: &Client, flags: &Flags, world: &Arc<Mutex<World>>, sink: &Sink) {
     let mountpoint_namespace = &flags.mountpoint_namespace;
-    let all = watcher::Config::default;
     // Scheduled, outside the Mountpoint namespace, and not finished: what leaves the selection arrives as deleted.
-    let workloads = all().fields(&format!(
+    let workloads = format!(
         "spec.nodeName!=,metadata.namespace!={mountpoint_namespace},status.phase!=Succeeded,status.phase!=Failed"
-    ));
+    );
     let mut filled = vec![
-        follow::<Workloads>(Api::all(client.clone()), workloads, world, sink),
-        follow::<Volumes>(Api::all(client.clone()), all(), world, sink),
-        follow::<Attachments>(Api::all(client.clone()), all(), world, sink),
-        follow::<MountpointPods>(Api::namespaced(client.clone(), mountpoint_namespace), all(), world, sink),
-        follow::<Nodes>(Api::all(client.clone()), all(), world, sink),
+        follow::<Workloads>(Api::all(client.clone()), Some(workloads), world, sink),
+        follow::<Volumes>(Api::all(client.clone()), None, world, sink),
+        follow::<Attachments>(Api::all(client.clone()), None, world, sink),
+        follow::<MountpointPods>(Api::namespaced(client.clone(), mountpoint_namespace), None, world, sink),
+        follow::<Nodes>(Api::all(client.clone()), None, world, sink),
     ];
     if flags.provisioning == Provisioning::On {
-        filled.push(follow::<Claims>(Api::all(client.clone()), all(), world, sink));
+        filled.push(follow::<Claims>(Api::all(client.clone()), None, world, sink));
     }
     futures::future::join_all(filled).await;
 }
 
 fn follow<K: Kind + 'static>(
     api: Api<K::Object>,
-    config: watcher::Config,
+    fields: Option<String>,
     world: &Arc<Mutex<World>>,
     sink: &Sink,
 ) -> oneshot::Receiver<()>
 where
     K::Object: Resource + DeserializeOwned,
-    <K::Object as Resource>::DynamicType: Default + Eq + std::hash::Hash + Clone,
 {
     let (filled, is_filled) = oneshot::channel();
     // The back-off keeps a missing right or a missing definition from becoming a storm of requests.
-    let events = watcher(api, config).default_backoff();
+    let events = follow::follow(api, fields).default_backoff();
     tokio::spawn(absorb::<K>(events, Arc::clone(world), Arc::clone(sink), filled));
     is_filled
 }

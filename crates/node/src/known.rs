@@ -12,8 +12,9 @@ use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
-use kube::runtime::watcher::{self, watcher};
+use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
+use service::follow;
 use tokio::sync::{OnceCell, watch};
 
 /// An API server that does not answer must not keep a publish longer than it may take.
@@ -36,13 +37,14 @@ impl Known {
         let (told, changes) = watch::channel(0);
         let told = Arc::new(told);
         // Only this node's: a watch of everything on every node would be too much for the API server.
-        let here = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
+        let here = format!("spec.nodeName={node}");
         let (attachments, writer) = reflector::store();
-        let stream = watcher(Api::<MountpointS3PodAttachment>::all(client.clone()), here.clone());
-        tokio::spawn(follow(stream.default_backoff().reflect(writer), Arc::clone(&told)));
+        let api = Api::<MountpointS3PodAttachment>::all(client.clone());
+        let stream = follow::follow(api, Some(here.clone()));
+        tokio::spawn(listen(stream.default_backoff().reflect(writer), Arc::clone(&told)));
         let (pods, writer) = reflector::store();
-        let stream = watcher(Api::<Pod>::namespaced(client.clone(), namespace), here);
-        tokio::spawn(follow(stream.default_backoff().reflect(writer), told));
+        let stream = follow::follow(Api::<Pod>::namespaced(client.clone(), namespace), Some(here));
+        tokio::spawn(listen(stream.default_backoff().reflect(writer), told));
         let (node, namespace, client) = (node.to_owned(), namespace.to_owned(), client.clone());
         Self { node, namespace, client, attachments, pods, version: Arc::default(), changes }
     }
@@ -108,7 +110,7 @@ impl Known {
     }
 }
 
-async fn follow<K>(
+async fn listen<K>(
     stream: impl Stream<Item = watcher::Result<watcher::Event<K>>>,
     changed: Arc<watch::Sender<u64>>,
 ) {

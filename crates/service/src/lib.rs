@@ -1,5 +1,7 @@
-//! What every long-running program needs: logs, probes, metrics, the gRPC interfaces, and the wish to stop.
+//! What every long-running program needs: logs, probes, metrics, watches, the gRPC interfaces, and the wish to stop.
 
+mod cut;
+pub mod follow;
 mod header_block;
 pub mod identity;
 pub mod keys;

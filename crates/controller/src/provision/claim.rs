@@ -25,13 +25,18 @@ pub const FINALIZER: &str = "s3.csi.scality.com/provisioning";
 /// What has been begun, for whoever must undo it.
 pub const BEGUN: &str = "s3.csi.scality.com/provisioning";
 
+/// A claim has one or two. Its author may write tens of thousands, and every claim is kept.
+const MOST_FINALIZERS: usize = 64;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub namespace: String,
     pub name: String,
     pub uid: String,
     pub resource_version: u64,
+    /// Those that matter to every claim; a template may ask for others.
     pub annotations: BTreeMap<String, String>,
+    /// No more than [`MOST_FINALIZERS`] and our own.
     pub finalizers: Vec<String>,
     pub class: String,
     pub access_modes: Vec<String>,
@@ -55,6 +60,8 @@ pub enum Refusal {
     Selector,
     #[error("volumes cannot be modified: remove the claim's volumeAttributesClassName")]
     AttributesClass,
+    #[error("the claim has more than {MOST_FINALIZERS} finalizers: remove some")]
+    Finalizers,
 }
 
 /// What is to be done about a claim.
@@ -91,19 +98,25 @@ impl Claim {
             Some(Refusal::Selector)
         } else if spec.volume_attributes_class_name.as_ref().is_some_and(|name| !name.is_empty()) {
             Some(Refusal::AttributesClass)
+        } else if claim.finalizers().len() > MOST_FINALIZERS {
+            Some(Refusal::Finalizers)
         } else {
             None
         };
+        let places = claim.finalizers().iter().enumerate();
+        let finalizers = places
+            .filter(|(place, name)| *place < MOST_FINALIZERS || *name == FINALIZER)
+            .map(|(_, name)| name);
         Some(Self {
             namespace: claim.namespace()?,
             name: claim.name_any(),
             uid: claim.uid()?,
             resource_version: claim.resource_version()?.parse().ok()?,
             annotations: annotations.clone(),
-            finalizers: claim.finalizers().to_vec(),
+            finalizers: finalizers.cloned().collect(),
             class: annotations.get(CLASS).or(spec.storage_class_name.as_ref()).cloned().unwrap_or_default(),
             access_modes: spec.access_modes.clone(),
-            storage: spec.resources.requests.get("storage").cloned().unwrap_or_default(),
+            storage: spec.resources.requests.storage.clone().unwrap_or_default(),
             volume_name: spec.volume_name.clone().filter(|name| !name.is_empty()),
             terminating: claim.metadata.deletion_timestamp.is_some(),
             refusal,
@@ -189,6 +202,11 @@ mod tests {
             assert_eq!(need(|claim| claim["spec"][field] = value), Need::Refuse(refusal));
         }
         assert_eq!(need(|claim| claim["spec"]["volumeMode"] = json!("Filesystem")), Need::Provision);
+        let many: Vec<String> =
+            (0..5000).map(|number| format!("a.b/{number}")).chain([FINALIZER.into()]).collect();
+        let many = claim(|claim| claim["metadata"]["finalizers"] = json!(many)).unwrap();
+        assert_eq!(many.need(), Need::Refuse(Refusal::Finalizers));
+        assert!(many.is_begun() && many.finalizers.len() == MOST_FINALIZERS + 1, "{}", many.finalizers.len());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::patience::{Patience, Task};
 use super::server::Account;
 use super::storage_class::REGION;
 use super::tell::{self, Reason, Teller};
+use super::template;
 use super::volume::{Gone, Volumes};
 use super::write::{WriteError, Writer};
 use crate::confirm::read;
@@ -114,6 +115,11 @@ impl Provisioner {
             return Ok(Duration::ZERO);
         }
         let region = class.parameters.iter().find_map(|given| given.get(REGION)).map(|region| region.trim());
+        let claim = if template::reads_annotations(&class) {
+            &self.writer.with_annotations(claim).await?
+        } else {
+            claim
+        };
         let mut order = Order::of(claim, &class, &self.volumes.server.endpoint.address(region))
             .map_err(|error| ProvisionError::Class(claim.class.clone(), error))?;
         let credentials = self.keyring.find(order.provisioner_secret.as_ref(), &self.volumes).await?;

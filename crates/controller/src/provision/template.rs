@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::storage::v1::StorageClass;
 use thiserror::Error;
 
 /// The claim that a template is resolved for.
@@ -122,6 +123,11 @@ impl Template {
         }
         Ok(text)
     }
+}
+
+/// Whether one of the class's templates may ask for annotations of the claim.
+pub fn reads_annotations(class: &StorageClass) -> bool {
+    class.parameters.iter().flat_map(BTreeMap::values).any(|value| value.contains("${pvc.annotations["))
 }
 
 fn parse_variable(variable: &str) -> Option<Part> {

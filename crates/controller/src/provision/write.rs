@@ -66,6 +66,17 @@ impl Writer {
             .ok_or_else(|| WriteError::Outdated { step, message: "it is not ours any more".to_owned() })
     }
 
+    /// The claim with all annotations, as they are now: a watch keeps those that every claim needs.
+    pub async fn with_annotations(&self, claim: &Claim) -> Result<Claim, WriteError> {
+        let step = "read_claim";
+        let found = answered(step, self.claims(claim).get_metadata_opt(&claim.name)).await?;
+        let found = found.filter(|found| found.uid().as_ref() == Some(&claim.uid));
+        let found = found.ok_or_else(|| WriteError::Outdated { step, message: "it is gone".to_owned() })?;
+        let mut claim = claim.clone();
+        claim.annotations = found.metadata.annotations.unwrap_or_default();
+        Ok(claim)
+    }
+
     /// Takes the mark away. Nothing, if the claim is gone or not ours any more, or has no mark.
     pub async fn release(&self, claim: &Claim) -> Result<Option<Claim>, WriteError> {
         let claims = self.claims(claim);
@@ -79,7 +90,7 @@ impl Writer {
                 Err(error) => return Err(error),
             }
             // Others wrote meanwhile: once more, with what is there now.
-            match answered("read_claim", claims.get_opt(&claim.name)).await? {
+            match answered("read_claim", claims.get_metadata_opt(&claim.name)).await? {
                 Some(found) if found.uid().as_ref() == Some(&claim.uid) => metadata = json!(found.metadata),
                 _ => return Ok(None),
             }

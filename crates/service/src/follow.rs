@@ -1,0 +1,219 @@
+//! Follows the objects of one kind, as kube's own watcher does, but in memory that does not depend on what their authors
+//! write into them: a list is read object by object, and of each only what `K` has fields for is kept.
+
+use std::fmt::Debug;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::stream::{self, BoxStream};
+use futures::{AsyncBufRead, AsyncBufReadExt as _, Stream, StreamExt as _, TryFutureExt as _};
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::{ListMeta, Request};
+use kube::runtime::watcher::{self, Event};
+use kube::{Api, Client, Error, Resource, ResourceExt as _};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::cut::Cutter;
+
+/// Objects in one answer. The API server makes up a whole page in its own memory.
+const PAGE: u32 = 100;
+/// The API server makes up a page within seconds; a connection that died without saying so never goes on.
+const GOES_ON_WITHIN: Duration = Duration::from_mins(1);
+/// The API server ends a watch after this long, so that a dead connection is noticed then.
+const WATCH_SECONDS: u32 = 290;
+const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// Of a version that the API server does not remember any more.
+const GONE: u16 = 410;
+
+/// Begins with all there is, and goes on with what changes. After an error it goes on, too: add a backoff.
+pub fn follow<K>(api: Api<K>, fields: Option<String>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    stream::unfold(Follower { api, fields, state: State::Begin }, |mut follower| async {
+        let event = follower.next().await;
+        Some((event, follower))
+    })
+}
+
+struct Follower<K> {
+    api: Api<K>,
+    /// Which objects: a field selector.
+    fields: Option<String>,
+    state: State<K>,
+}
+
+enum State<K> {
+    Begin,
+    Listing(Box<Objects<K>>),
+    /// Up to this version everything is known.
+    Known(String),
+    Watching(String, BoxStream<'static, kube::Result<WatchEvent<K>>>),
+}
+
+impl<K> Follower<K>
+where
+    K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    async fn next(&mut self) -> watcher::Result<Event<K>> {
+        loop {
+            match &mut self.state {
+                State::Begin => {
+                    self.state = State::Listing(Box::new(Objects::of(&self.api, self.fields.as_deref())));
+                    return Ok(Event::Init);
+                }
+                State::Listing(objects) => match objects.next().await {
+                    Ok(Some(object)) => return Ok(Event::InitApply(object)),
+                    Ok(None) => {
+                        let version = std::mem::take(&mut objects.version);
+                        return if version.is_empty() {
+                            self.begin_again(watcher::Error::NoResourceVersion)
+                        } else {
+                            self.state = State::Known(version);
+                            Ok(Event::InitDone)
+                        };
+                    }
+                    Err(error) => return self.begin_again(watcher::Error::InitialListFailed(error)),
+                },
+                State::Known(version) => {
+                    let params =
+                        WatchParams { field_selector: self.fields.clone(), ..WatchParams::default() }
+                            .timeout(WATCH_SECONDS);
+                    match in_time(self.api.watch(&params, version)).await {
+                        Ok(events) => self.state = State::Watching(std::mem::take(version), events.boxed()),
+                        Err(Error::Api(status)) if status.code == GONE => {
+                            return self.begin_again(watcher::Error::WatchError(status));
+                        }
+                        Err(error) => return Err(watcher::Error::WatchStartFailed(error)),
+                    }
+                }
+                State::Watching(version, events) => {
+                    match tokio::time::timeout(WATCH_ENDS_WITHIN, events.next()).await {
+                        Ok(Some(Ok(event))) => {
+                            if let Some(event) = self.heard(event) {
+                                return event;
+                            }
+                        }
+                        Ok(Some(Err(error))) => return Err(watcher::Error::WatchFailed(error)),
+                        // It ended, or has died.
+                        Ok(None) | Err(_) => self.state = State::Known(std::mem::take(version)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Nothing, if it says only how far the API server is.
+    fn heard(&mut self, event: WatchEvent<K>) -> Option<watcher::Result<Event<K>>> {
+        let (version, event) = match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                (object.resource_version(), Some(Event::Apply(object)))
+            }
+            WatchEvent::Deleted(object) => (object.resource_version(), Some(Event::Delete(object))),
+            WatchEvent::Bookmark(mark) => (Some(mark.metadata.resource_version), None),
+            WatchEvent::Error(status) if status.code == GONE => {
+                return Some(self.begin_again(watcher::Error::WatchError(status)));
+            }
+            WatchEvent::Error(status) => return Some(Err(watcher::Error::WatchError(status))),
+        };
+        let Some(version) = version.filter(|version| !version.is_empty()) else {
+            return Some(self.begin_again(watcher::Error::NoResourceVersion));
+        };
+        if let State::Watching(seen, _) = &mut self.state {
+            *seen = version;
+        }
+        event.map(Ok)
+    }
+
+    fn begin_again(&mut self, error: watcher::Error) -> watcher::Result<Event<K>> {
+        self.state = State::Begin;
+        Err(error)
+    }
+}
+
+/// All objects of a kind, one after another.
+pub struct Objects<K> {
+    client: Client,
+    request: Request,
+    params: ListParams,
+    page: Option<Page>,
+    /// Of the list, when all of it was read.
+    version: String,
+    read_to_the_end: bool,
+    kind: std::marker::PhantomData<fn() -> K>,
+}
+
+struct Page {
+    body: Pin<Box<dyn AsyncBufRead + Send>>,
+    cutter: Cutter,
+}
+
+#[derive(Deserialize)]
+struct Rest {
+    metadata: ListMeta,
+}
+
+impl<K: Resource + DeserializeOwned> Objects<K> {
+    /// `fields` is a field selector.
+    pub fn of(api: &Api<K>, fields: Option<&str>) -> Self
+    where
+        K: Clone,
+    {
+        Self {
+            client: api.clone().into_client(),
+            request: Request::new(api.resource_url()),
+            params: ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default() }
+                .limit(PAGE),
+            page: None,
+            version: String::new(),
+            read_to_the_end: false,
+            kind: std::marker::PhantomData,
+        }
+    }
+
+    /// Nothing after the last one.
+    pub async fn next(&mut self) -> kube::Result<Option<K>> {
+        while !self.read_to_the_end {
+            let Some(page) = &mut self.page else {
+                self.page = Some(in_time(self.open()).await?);
+                continue;
+            };
+            let Page { body, cutter } = page;
+            let bytes = in_time(body.fill_buf().map_err(Error::ReadEvents)).await?;
+            if bytes.is_empty() {
+                let Rest { metadata } = serde_json::from_slice(cutter.rest()).map_err(Error::SerdeError)?;
+                self.params.continue_token = metadata.continue_.filter(|token| !token.is_empty());
+                self.version = metadata.resource_version.unwrap_or_default();
+                self.read_to_the_end = self.params.continue_token.is_none();
+                self.page = None;
+                continue;
+            }
+            let (taken, whole) = cutter.take(bytes);
+            body.consume_unpin(taken);
+            if whole {
+                return cutter
+                    .item(|bytes| serde_json::from_slice(bytes))
+                    .map(Some)
+                    .map_err(Error::SerdeError);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn open(&mut self) -> kube::Result<Page> {
+        let request = if K::metadata_api() {
+            self.request.list_metadata(&self.params)
+        } else {
+            self.request.list(&self.params)
+        };
+        let body = self.client.request_stream(request.map_err(Error::BuildRequest)?).await?;
+        Ok(Page { body: Box::pin(body), cutter: Cutter::default() })
+    }
+}
+
+async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the API server did not go on");
+    tokio::time::timeout(GOES_ON_WITHIN, answer).await.unwrap_or_else(|_| Err(Error::ReadEvents(late())))
+}

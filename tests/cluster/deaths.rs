@@ -1,14 +1,15 @@
 //! What serves a bucket dies under a running workload.
 
+use std::fs;
 use std::path::Path;
 
 use contract::names::DRIVER;
-use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{DeleteParams, EvictParams};
-use kube::{Api, ResourceExt as _};
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::manifest;
+use s3_csi_tests::memory_limit::MemoryLimit;
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
@@ -172,26 +173,33 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
     story
         .volume(small, |volume| {
             let attributes = &mut volume["spec"]["csi"]["volumeAttributes"];
-            attributes["mountpointContainerResourcesLimitsMemory"] = json!("32Mi");
-            attributes["mountpointContainerResourcesRequestsMemory"] = json!("32Mi");
+            attributes["mountpointContainerResourcesLimitsMemory"] = json!("64Mi");
+            attributes["mountpointContainerResourcesRequestsMemory"] = json!("64Mi");
         })
         .await;
-    story.server.put(story.name, "large", &vec![1; 96 << 20]).unwrap();
-    let script = "cat /data/file >/dev/null && echo good && cat /data/large >/dev/null && echo read; sleep 1; \
-                  cat /data/file >/dev/null || exit 1; echo still good; sleep 3600";
-    story.here.run("workload", manifest::pod(&[small], script)).await;
-    let pods: Api<Pod> = story.mountpoint_pods_api();
+    story.here.run("workload", manifest::pod(&[small], UNTIL_BAD)).await;
+    story.says("workload", "good").await;
+    let name = story.mountpoint_pods().await.pop().unwrap();
+    // Something takes the container's memory, and the kernel ends the mount process for it.
+    let process =
+        processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
+    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
+    let memory = MemoryLimit::of(&story.here.cluster, process);
+    let mut hungry = memory.command(Path::new("tail")).arg("/dev/zero").spawn().unwrap();
     eventually("its container is ended for want of memory", LIMIT, || async {
-        let names = story.mountpoint_pods().await;
-        let Some(name) = names.first() else { return Seen::NotYet("no pod".to_owned()) };
-        let status = pods.get(name).await.unwrap().status.unwrap_or_default();
-        let restarted =
-            status.container_statuses.iter().flatten().any(|container| container.restart_count > 0);
-        Seen::some(restarted.then_some(()), serde_json::to_string(&status.container_statuses).unwrap())
+        let status = story.mountpoint_pods_api().get(&name).await.unwrap().status.unwrap_or_default();
+        let ended = status.container_statuses.iter().flatten().find_map(|container| {
+            let both = [&container.state, &container.last_state];
+            both.into_iter().flatten().find_map(|state| state.terminated.clone()?.reason)
+        });
+        let seen = serde_json::to_string(&status.container_statuses).unwrap();
+        Seen::some((ended.as_deref() == Some("OOMKilled")).then_some(()), seen)
     })
     .await;
-    // What took the memory goes; nothing else is done.
-    story.server.put(story.name, "large", b"small now").unwrap();
-    story.says("workload", "still good").await;
+    // It went with the container, if the kernel has not ended it before.
+    let _ = hungry.kill();
+    hungry.wait().unwrap();
+    is_started_again_and_good(&story, "workload").await;
+    assert_eq!(story.mountpoint_pods().await, [name], "the same pod serves it again");
     ends(story, &["workload"]).await;
 }

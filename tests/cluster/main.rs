@@ -2,6 +2,7 @@
 
 mod attachments;
 mod bounds;
+mod changed;
 mod credentials;
 mod deaths;
 mod examples;

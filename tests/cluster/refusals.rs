@@ -5,9 +5,9 @@ use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
 use s3_csi_tests::manifest;
 use serde_json::json;
-use xtask::driver;
 use xtask::s3::{ALICE, BOB};
 
+use crate::changed;
 use crate::story::Story;
 
 #[tokio::test]
@@ -75,11 +75,11 @@ async fn wrong_credentials() {
 async fn an_endpoint_that_cannot_be_reached() {
     let story = Story::alone("unreachable").await;
     // Nobody listens there.
-    driver::install(&story.here.cluster, &["s3.endpointUrl=http://s3.test:81"]).unwrap();
+    let unreachable = changed::values(&story.here.cluster, &["s3.endpointUrl=http://s3.test:81"]);
     story.here.run("workload", story.workload("ls /data; echo in; sleep 3600")).await;
     story.is_told("s3.test:81").await;
     story.mountpoint_pods().await;
-    driver::install(&story.here.cluster, &[]).unwrap();
+    unreachable.undo();
     story.says("workload", "in").await;
     story.here.delete("workload").await;
     story.leaves_nothing().await;

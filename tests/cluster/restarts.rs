@@ -1,18 +1,17 @@
 //! What the driver stands on is restarted under a running workload: its I/O goes on.
 
-use std::time::Duration;
+use std::fs;
 
 use contract::names::label;
-use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use s3_csi_tests::{Seen, eventually};
-use serde_json::{Value, json};
-use xtask::cluster::{Cluster, Part};
+use xtask::cluster::Part;
 use xtask::driver;
 use xtask::image::next;
 
+use crate::changed;
 use crate::story::{LIMIT, Story};
 
 /// Writes and reads a file, again and again, and says when that failed.
@@ -106,30 +105,6 @@ async fn kubelet_and_containerd() {
     goes_on(story).await;
 }
 
-/// The driver is for all stories: a failure in the midst of an upgrade must not leave them the other version.
-struct Upgraded<'a>(&'a Cluster);
-
-impl<'a> Upgraded<'a> {
-    fn to_next(cluster: &'a Cluster) -> Self {
-        for archive in next::archives(cluster.cache()) {
-            cluster.import_image(&archive).unwrap();
-        }
-        let upgraded = Self(cluster);
-        let tag = next::TAG;
-        driver::install(cluster, &[&format!("image.tag={tag},mountpointPod.image.tag={tag}")]).unwrap();
-        upgraded
-    }
-}
-
-impl Drop for Upgraded<'_> {
-    fn drop(&mut self) {
-        let back = driver::install(self.0, &[]);
-        if !std::thread::panicking() {
-            back.unwrap();
-        }
-    }
-}
-
 /// By version of the driver that made them.
 async fn versions(story: &Story) -> Vec<String> {
     let mut versions = Vec::new();
@@ -147,11 +122,15 @@ async fn an_upgrade_of_the_whole_driver_and_back() {
     let story = begin("upgrade").await;
     let ours = versions(&story).await;
     assert_ne!(ours, [next::VERSION]);
-    let upgraded = Upgraded::to_next(&story.here.cluster);
+    for archive in next::archives(story.here.cluster.cache()) {
+        story.here.cluster.import_image(&archive).unwrap();
+    }
+    let tag = format!("image.tag={tag},mountpointPod.image.tag={tag}", tag = next::TAG);
+    let upgraded = changed::values(&story.here.cluster, &[&tag]);
     joins(&story, "newer").await;
     let both = [ours.as_slice(), &[next::VERSION.to_owned()]].concat();
     assert_eq!(versions(&story).await, both, "a new workload gets a Mountpoint Pod of the new version");
-    drop(upgraded);
+    upgraded.undo();
     joins(&story, "older").await;
     assert_eq!(versions(&story).await, both, "and after the way back it shares the old one");
     leave(story, &["workload", "newer", "older"]).await;
@@ -161,23 +140,15 @@ async fn an_upgrade_of_the_whole_driver_and_back() {
 #[tokio::test]
 async fn pods_deleted_while_the_node_pod_is_down() {
     let story = begin("node-pod-down").await;
-    let daemons = Api::<DaemonSet>::namespaced(story.here.client.clone(), driver::NAMESPACE);
-    let selector = |value: Value| {
-        let selector = json!({"spec": {"template": {"spec": {"nodeSelector": {"nowhere": value}}}}});
-        let (daemons, patch) = (daemons.clone(), Patch::Merge(selector));
-        async move { daemons.patch("s3-csi-node", &PatchParams::default(), &patch).await.unwrap() }
-    };
-    selector(json!("at-all")).await;
-    let gone = ListParams::default().labels("app=s3-csi-node");
-    eventually("the node pod is gone", LIMIT, || async {
-        let left = driver_pods(&story).list(&gone).await.unwrap().items.len();
-        Seen::some((left == 0).then_some(()), left)
-    })
-    .await;
+    let away = changed::without_node_service(&story.here.cluster);
     story.says_again("workload", "beat").await;
     story.here.pods().delete("workload", &DeleteParams::default()).await.unwrap();
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    selector(Value::Null).await;
-    ready_pod(&story, "s3-csi-node", "").await;
+    eventually("kubelet has tried to unmount in vain", LIMIT, || async {
+        let log = fs::read_to_string(story.here.cluster.log("kubelet")).unwrap_or_default();
+        let tried = log.lines().any(|line| line.contains("TearDown failed") && line.contains(story.name));
+        Seen::some(tried.then_some(()), "no word of it in kubelet's log")
+    })
+    .await;
+    away.undo();
     story.leaves_nothing().await;
 }

@@ -1,0 +1,67 @@
+//! What a story changes for all others, the driver's values or the node, is as before when it ends, also when it fails.
+
+use anyhow::Result;
+use xtask::cluster::Cluster;
+use xtask::command::run;
+use xtask::driver;
+
+/// Undone when dropped. Keep the story until then: others must not begin before.
+#[must_use]
+pub(crate) struct Changed {
+    what: &'static str,
+    undo: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
+}
+
+impl Changed {
+    /// `change` may fail half-way: that is undone, too.
+    pub(crate) fn make(
+        what: &'static str,
+        change: impl FnOnce() -> Result<()>,
+        undo: impl FnOnce() -> Result<()> + Send + 'static,
+    ) -> Self {
+        let changed = Self { what, undo: Some(Box::new(undo)) };
+        change().unwrap();
+        changed
+    }
+
+    pub(crate) fn undo(mut self) {
+        self.undo.take().expect("it is undone once")().unwrap();
+    }
+}
+
+impl Drop for Changed {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.undo.take().map(|undo| undo()) {
+            eprintln!("{} is still changed: {error:#}", self.what);
+        }
+    }
+}
+
+/// The driver with other values.
+pub(crate) fn values(cluster: &Cluster, values: &[&str]) -> Changed {
+    let own = cluster.clone();
+    Changed::make("the driver", || driver::install(cluster, values), move || driver::install(&own, &[]))
+}
+
+/// The driver without its node service, on every node.
+pub(crate) fn without_node_service(cluster: &Cluster) -> Changed {
+    let select = |cluster: &Cluster, value: &str| {
+        let patch =
+            format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"nowhere":{value}}}}}}}}}}}"#);
+        kubectl(cluster, &["patch", "daemonset/s3-csi-node", "--type=merge", "--patch", &patch])
+    };
+    let own = cluster.clone();
+    let stop = || {
+        select(cluster, r#""at-all""#)?;
+        kubectl(cluster, &["wait", "--for=delete", "pod", "--selector=app=s3-csi-node", "--timeout=120s"])
+    };
+    let start = move || {
+        select(&own, "null")?;
+        kubectl(&own, &["rollout", "status", "daemonset/s3-csi-node", "--timeout=120s"])
+    };
+    Changed::make("the node service", stop, start)
+}
+
+fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<()> {
+    run(cluster.kubectl()?.args(["--namespace", driver::NAMESPACE]).args(arguments))
+}

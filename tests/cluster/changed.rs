@@ -43,6 +43,23 @@ pub(crate) fn values(cluster: &Cluster, values: &[&str]) -> Changed {
     Changed::make("the driver", || driver::install(cluster, values), move || driver::install(&own, &[]))
 }
 
+/// The driver without its controller.
+pub(crate) fn without_controller(cluster: &Cluster) -> Changed {
+    let scale = |cluster: &Cluster, replicas: &str| {
+        kubectl(cluster, &["scale", "deployment/s3-csi-controller", &format!("--replicas={replicas}")])?;
+        kubectl(cluster, &["rollout", "status", "deployment/s3-csi-controller", "--timeout=120s"])
+    };
+    let own = cluster.clone();
+    let stop = || {
+        scale(cluster, "0")?;
+        kubectl(
+            cluster,
+            &["wait", "--for=delete", "pod", "--selector=app=s3-csi-controller", "--timeout=120s"],
+        )
+    };
+    Changed::make("the controller", stop, move || scale(&own, "1"))
+}
+
 /// The driver without its node service, on every node.
 pub(crate) fn without_node_service(cluster: &Cluster) -> Changed {
     let select = |cluster: &Cluster, value: &str| {

@@ -15,3 +15,4 @@ mod refusals;
 mod restarts;
 mod semantics;
 mod story;
+mod uninstall;

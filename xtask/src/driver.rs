@@ -41,6 +41,11 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["--wait", "--timeout=300s"]))
 }
 
+/// As the page on installation says; returns when the objects of the chart are gone.
+pub fn uninstall(cluster: &Cluster) -> Result<()> {
+    run(helm(cluster)?.args(["uninstall", "s3-csi", "--wait", "--timeout=120s"]))
+}
+
 /// Has the programs started again: images that were built anew have the same name, and nothing else would.
 pub fn restart(cluster: &Cluster) -> Result<()> {
     let kubectl = |arguments: &[&str]| {

@@ -6,6 +6,7 @@ mod changed;
 mod credentials;
 mod deaths;
 mod examples;
+mod failures;
 mod journeys;
 mod layers;
 mod object_store;

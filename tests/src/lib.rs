@@ -5,6 +5,8 @@ pub mod chart;
 pub mod claims;
 pub mod controller;
 pub mod csi;
+#[cfg(test)]
+mod documented;
 pub mod faulty;
 mod inside;
 pub mod manifest;

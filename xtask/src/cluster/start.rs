@@ -8,7 +8,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, test_kill_process, waitpid};
 
 use super::{Cluster, Part};
 use crate::command::tail_of_log;
@@ -78,6 +78,8 @@ impl Cluster {
                 kill_process(process, Signal::KILL)?;
                 // Gone, and its sockets with it, before the next one wants them.
                 while test_kill_process(process).is_ok() {
+                    // One that we have started ourselves is gone only when we have taken note of it.
+                    let _ = waitpid(Some(process), WaitOptions::NOHANG);
                     std::thread::sleep(LOOK_EVERY);
                 }
             }

@@ -1,0 +1,128 @@
+//! What mounts stand on fails before they are there, or is away for long; the rest of `docs/failures.md` is in the
+//! other files.
+
+use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::processes::processes;
+use s3_csi_tests::{Seen, eventually, manifest};
+use serde_json::json;
+use xtask::command::run;
+
+use crate::changed;
+use crate::deaths::FOREVER;
+use crate::story::{LIMIT, Story};
+
+const ENTER: &str = "ls /data && echo in; sleep 3600";
+
+#[tokio::test]
+async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
+    let story = Story::alone("image-late").await;
+    let values = ["mountpointPod.image.tag=late,mountpointPod.image.pullPolicy=IfNotPresent"];
+    let late = changed::values(&story.here.cluster, &values);
+    story.here.run("workload", story.workload(ENTER)).await;
+    for words in ["cannot serve (ErrImagePull)", "mounter:late"] {
+        story.is_told(words).await;
+    }
+    assert_eq!(story.container("workload").await.restart_count, 0, "it has not begun");
+    // The registry has it now.
+    let images = ["s3-csi.test/mounter:dev", "s3-csi.test/mounter:late"];
+    run(story
+        .here
+        .cluster
+        .command("ctr")
+        .unwrap()
+        .args(["--namespace=k8s.io", "images", "tag"])
+        .args(images))
+    .unwrap();
+    story.says("workload", "in").await;
+    late.undo();
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn a_mountpoint_pod_that_kubelet_rejects_is_made_again_until_the_node_takes_it() {
+    let story = Story::alone("disk-full").await;
+    // The Mountpoint Pod is made when there is a volume for the claim, and the disk is full by then. Only a critical workload
+    // stays on such a node.
+    let name = "disk-full-late";
+    let volume = manifest::volume(name, &story.here.namespace, story.name);
+    let claims = Api::<PersistentVolumeClaim>::namespaced(story.here.client.clone(), &story.here.namespace);
+    let claim = serde_json::from_value(manifest::claim(&volume)).unwrap();
+    claims.create(&PostParams::default(), &claim).await.unwrap();
+    let mut workload = manifest::pod(&[name], ENTER);
+    let nodes = Api::<Node>::all(story.here.client.clone());
+    let node = nodes.list(&ListParams::default()).await.unwrap().items.remove(0).name_any();
+    workload["nodeName"] = json!(node);
+    workload["priorityClassName"] = json!("system-node-critical");
+    story.here.run("workload", workload).await;
+    eventually("the node has taken the workload", LIMIT, || async {
+        let status = story.here.pods().get("workload").await.unwrap().status.unwrap_or_default();
+        Seen::some(status.start_time.clone(), serde_json::to_string(&status).unwrap())
+    })
+    .await;
+    let full = changed::full_disk(&story.here.cluster);
+    eventually("the node says that its disk is full", LIMIT, || async {
+        let status = nodes.get(&node).await.unwrap().status.unwrap_or_default();
+        let full =
+            status.conditions.iter().flatten().any(|it| it.type_ == "DiskPressure" && it.status == "True");
+        Seen::some(full.then_some(()), "no DiskPressure")
+    })
+    .await;
+    let volumes = Api::<PersistentVolume>::all(story.here.client.clone());
+    volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
+    story.is_told("DiskPressure").await;
+    let rejected: Vec<String> = story.mountpoint_pods().await;
+    eventually("another one is tried", LIMIT, || async {
+        let names = story.mountpoint_pods().await;
+        let another = names.iter().any(|name| !rejected.contains(name));
+        Seen::some(another.then_some(()), format!("{names:?}"))
+    })
+    .await;
+    full.undo();
+    story.says("workload", "in").await;
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+#[tokio::test]
+async fn mounts_outlast_the_controllers_absence_and_new_ones_wait_for_its_return() {
+    let story = Story::alone("no-controller").await;
+    story.server.put(story.name, "file", b"x").unwrap();
+    let mut listening = story.workload(FOREVER);
+    listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+    story.here.run("old", listening).await;
+    story.says("old", "good").await;
+    story.mountpoint_pods().await;
+    let away = changed::without_controller(&story.here.cluster);
+    story.here.run("new", story.workload(FOREVER)).await;
+    // What needs no decision of the controller heals all the same.
+    let process =
+        processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
+    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), Signal::KILL).unwrap();
+    story.says("old", "bad").await;
+    story.says_again("old", "good").await;
+    // Long enough for kubelet to try, to fail, and to try again.
+    eventually("kubelet has tried twice to mount for the new one", LIMIT, || async {
+        let events = Api::<Event>::namespaced(story.here.client.clone(), &story.here.namespace);
+        let all = events.list(&ListParams::default().fields("reason=FailedMount")).await.unwrap();
+        let waits = |event: &&Event| {
+            event.message.as_ref().is_some_and(|message| message.contains("is the controller running?"))
+        };
+        let times: i32 = all.iter().filter(waits).filter_map(|event| event.count).sum();
+        Seen::some((times > 1).then_some(()), times)
+    })
+    .await;
+    let phase = |pod: Pod| pod.status.and_then(|status| status.phase);
+    assert_eq!(phase(story.here.pods().get("new").await.unwrap()).as_deref(), Some("Pending"));
+    away.undo();
+    story.says("new", "good").await;
+    story.says_again("old", "good").await;
+    assert_eq!(story.container("old").await.restart_count, 0);
+    for pod in ["old", "new"] {
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}

@@ -44,6 +44,8 @@ const LONGEST_LIFETIME: u64 = 100 * 365 * 24 * 60 * 60;
 
 /// A label of a host name.
 const LONGEST_REGION: usize = 63;
+/// What may be one.
+pub const REGIONS: &str = "regions have up to 63 letters, digits, dashes or underscores, such as us-east-1";
 
 /// By their long names.
 pub const OPTIONS: &[(&str, Value)] = &[
@@ -199,7 +201,8 @@ impl Value {
             Self::Flag => false,
             Self::Text | Self::Texts | Self::Overridden => true,
             Self::Path => !text.is_empty(),
-            Self::Region => is_region(text),
+            // As if it were not given.
+            Self::Region => text.is_empty() || is_region(text),
             Self::Authority => is_authority(text),
             Self::Number(range) => text.parse().is_ok_and(|number| range.contains(&number)),
             Self::Mode => u16::from_str_radix(text, 8).is_ok_and(|mode| mode <= 0o777),
@@ -223,9 +226,7 @@ impl Value {
         match self {
             Self::Flag => "it takes no value".to_owned(),
             Self::Text | Self::Texts | Self::Path | Self::Overridden => "it needs one".to_owned(),
-            Self::Region => format!(
-                "regions have up to {LONGEST_REGION} letters, digits, dashes or underscores, such as us-east-1"
-            ),
+            Self::Region => REGIONS.to_owned(),
             Self::Authority => {
                 format!("it must be a file below {AUTHORITY_IN_POD}, where `tls.caCertConfigMap` is mounted")
             }

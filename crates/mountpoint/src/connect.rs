@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contract::options::check_value;
+use contract::options::{REGIONS, is_region};
 use mounter::reply::{Code, Refused};
 use mountpoint_s3_client::config::{
     AddressingStyle, Allocator, EndpointConfig, S3ClientConfig, TlsConfig, Uri,
@@ -119,8 +119,8 @@ pub(crate) fn connect(
 /// It becomes part of what is signed, and of a host name: whoever says it, the volume or a server that redirects, must not
 /// choose more than a region with it.
 fn check_region(region: &str) -> Result<(), Refused> {
-    check_value("region", region)
-        .map_err(|allowed| Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {allowed}")))
+    let invalid = || Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {REGIONS}"));
+    is_region(region).then_some(()).ok_or_else(invalid)
 }
 
 /// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that

@@ -36,7 +36,7 @@ pub(crate) struct Options {
     #[arg(long, help_heading = "Bucket")]
     prefix: Option<String>,
     /// Region of the bucket [env: AWS_REGION] [default: us-east-1, or where the server redirects to]
-    #[arg(long, help_heading = "Bucket")]
+    #[arg(long, value_parser = checked::<String>("region"), help_heading = "Bucket")]
     pub(crate) region: Option<String>,
     /// URL of the S3 endpoint [env: AWS_ENDPOINT_URL] [default: Amazon's for the region]
     #[arg(long, help_heading = "Bucket")]

@@ -28,6 +28,7 @@ pub struct Known {
     attachments: Store<MountpointS3PodAttachment>,
     pods: Store<Pod>,
     version: Arc<OnceCell<String>>,
+    complete: watch::Receiver<bool>,
     changes: watch::Receiver<u64>,
 }
 
@@ -45,14 +46,21 @@ impl Known {
         let (pods, writer) = reflector::store();
         let stream = follow::follow(Api::<Pod>::namespaced(client.clone(), namespace), Some(here));
         tokio::spawn(listen(stream.default_backoff().reflect(writer), told));
+        // Waited for in one place: a store wakes only the last of several that wait for it.
+        let (completed, complete) = watch::channel(false);
+        let (all_attachments, all_pods) = (attachments.clone(), pods.clone());
+        tokio::spawn(async move {
+            let _ = all_attachments.wait_until_ready().await;
+            let _ = all_pods.wait_until_ready().await;
+            let _ = completed.send(true);
+        });
         let (node, namespace, client) = (node.to_owned(), namespace.to_owned(), client.clone());
-        Self { node, namespace, client, attachments, pods, version: Arc::default(), changes }
+        Self { node, namespace, client, attachments, pods, version: Arc::default(), complete, changes }
     }
 
     /// Waits until all there is is known. Before, every cache is empty, which looks like a node without workloads.
     pub async fn complete(&self) {
-        let _ = self.attachments.wait_until_ready().await;
-        let _ = self.pods.wait_until_ready().await;
+        let _ = self.complete.clone().wait_for(|complete| *complete).await;
     }
 
     /// Of Kubernetes, asked for until it is known; nothing waits for it long.

@@ -134,6 +134,8 @@ async fn provisions_with_a_secret(scene: &Scene) {
     let parameters = json!({
         "csi.storage.k8s.io/provisioner-secret-name": keys,
         "csi.storage.k8s.io/provisioner-secret-namespace": namespace,
+        "csi.storage.k8s.io/node-publish-secret-name": keys,
+        "csi.storage.k8s.io/node-publish-secret-namespace": namespace,
     });
     scene.class(parameters).await;
     scene.provisioned(&scene.claim().await).await;

@@ -158,11 +158,10 @@ async fn a_refusal_is_never_taken_for_success() {
     tenant.delete("early").await;
     tenant.is_told(&early.name_any(), &["VolumeFailedDelete:", "AccessDenied", "s3:DeleteBucket"]).await;
     eventually("both were refused once more", LIMIT, || async {
-        let seen = server.seen();
-        let tries = |line: String| seen.iter().skip(1).filter(|seen| **seen == line).count();
-        let late = seen.iter().skip(1).find(|seen| seen.starts_with("PUT /refusals-")).cloned();
-        let (made, deleted) =
-            (tries(late.unwrap_or_default()), tries(format!("DELETE /{}/", handle(&early))));
+        let (seen, early) = (server.seen(), handle(&early));
+        let is_late = |seen: &&String| seen.starts_with("PUT /refusals-") && !seen.contains(&early);
+        let made = seen.iter().filter(is_late).count();
+        let deleted = seen.iter().filter(|seen| **seen == format!("DELETE /{early}/")).count();
         Seen::some((made > 1 && deleted > 1).then_some(()), seen.join("\n"))
     })
     .await;

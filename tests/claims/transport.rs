@@ -134,7 +134,7 @@ async fn a_request_that_is_seen_carries_no_key_and_cannot_be_changed() {
     let spoken = relay.heard();
     let requests: Vec<&str> = spoken.lines().filter(|line| line.ends_with(" HTTP/1.1")).collect();
     for method in ["PUT /wire-", "DELETE /wire-", "GET /", "POST /"] {
-        assert!(requests.iter().any(|line| line.starts_with(method)), "{method}: {requests:?}");
+        assert!(requests.iter().any(|line| line.contains(method)), "{method}: {requests:?}");
     }
     for line in &requests {
         assert!(!line.contains("X-Amz-") && !line.contains(token), "{line}");

@@ -1,9 +1,7 @@
 //! What a story changes for all others, the driver's values or the node, is as before when it ends, also when it fails.
 
-use std::fs;
-
 use anyhow::Result;
-use xtask::cluster::{Cluster, Part};
+use xtask::cluster::Cluster;
 use xtask::command::run;
 use xtask::driver;
 
@@ -79,21 +77,6 @@ pub(crate) fn without_node_service(cluster: &Cluster) -> Changed {
         kubectl(&own, &["rollout", "status", "daemonset/s3-csi-node", "--timeout=120s"])
     };
     Changed::make("the node service", stop, start)
-}
-
-/// A node that says its disk is full, takes no new pods but the most critical, and evicts none.
-pub(crate) fn full_disk(cluster: &Cluster) -> Changed {
-    let file = cluster.dir().join("etc/kubelet.yaml");
-    let before = fs::read_to_string(&file).unwrap();
-    let full = format!(
-        "{before}evictionSoft: {{nodefs.available: 99.9%}}\nevictionSoftGracePeriod: {{nodefs.available: 1h}}\n"
-    );
-    let (own, own_file) = (cluster.clone(), file.clone());
-    let configure = |cluster: &Cluster, file, text: &str| {
-        fs::write(file, text)?;
-        cluster.restart(Part::Kubelet)
-    };
-    Changed::make("kubelet", || configure(cluster, file, &full), move || configure(&own, own_file, &before))
 }
 
 fn kubectl(cluster: &Cluster, arguments: &[&str]) -> Result<()> {

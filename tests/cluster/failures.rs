@@ -1,12 +1,12 @@
 //! What mounts stand on fails before they are there, or is away for long; the rest of `docs/failures.md` is in the
 //! other files.
 
-use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{ListParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::Api;
+use kube::api::ListParams;
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::processes::processes;
-use s3_csi_tests::{Seen, eventually, manifest};
+use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 use xtask::command::run;
 
@@ -38,51 +38,6 @@ async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
     .unwrap();
     story.says("workload", "in").await;
     late.undo();
-    story.here.delete("workload").await;
-    story.leaves_nothing().await;
-}
-
-#[tokio::test]
-async fn a_mountpoint_pod_that_kubelet_rejects_is_made_again_until_the_node_takes_it() {
-    let story = Story::alone("disk-full").await;
-    // The Mountpoint Pod is made when there is a volume for the claim, and the disk is full by then. Only a critical workload
-    // stays on such a node.
-    let name = "disk-full-late";
-    let volume = manifest::volume(name, &story.here.namespace, story.name);
-    let claims = Api::<PersistentVolumeClaim>::namespaced(story.here.client.clone(), &story.here.namespace);
-    let claim = serde_json::from_value(manifest::claim(&volume)).unwrap();
-    claims.create(&PostParams::default(), &claim).await.unwrap();
-    let mut workload = manifest::pod(&[name], ENTER);
-    let nodes = Api::<Node>::all(story.here.client.clone());
-    let node = nodes.list(&ListParams::default()).await.unwrap().items.remove(0).name_any();
-    workload["nodeName"] = json!(node);
-    workload["priorityClassName"] = json!("system-node-critical");
-    story.here.run("workload", workload).await;
-    eventually("the node has taken the workload", LIMIT, || async {
-        let status = story.here.pods().get("workload").await.unwrap().status.unwrap_or_default();
-        Seen::some(status.start_time.clone(), serde_json::to_string(&status).unwrap())
-    })
-    .await;
-    let full = changed::full_disk(&story.here.cluster);
-    eventually("the node says that its disk is full", LIMIT, || async {
-        let status = nodes.get(&node).await.unwrap().status.unwrap_or_default();
-        let full =
-            status.conditions.iter().flatten().any(|it| it.type_ == "DiskPressure" && it.status == "True");
-        Seen::some(full.then_some(()), "no DiskPressure")
-    })
-    .await;
-    let volumes = Api::<PersistentVolume>::all(story.here.client.clone());
-    volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
-    story.is_told("DiskPressure").await;
-    let rejected: Vec<String> = story.mountpoint_pods().await;
-    eventually("another one is tried", LIMIT, || async {
-        let names = story.mountpoint_pods().await;
-        let another = names.iter().any(|name| !rejected.contains(name));
-        Seen::some(another.then_some(()), format!("{names:?}"))
-    })
-    .await;
-    full.undo();
-    story.says("workload", "in").await;
     story.here.delete("workload").await;
     story.leaves_nothing().await;
 }

@@ -20,7 +20,7 @@ pub(crate) fn publish(cluster: &Cluster) -> Result<()> {
     let server = Client::new(ENDPOINT, ROOT)?;
     server.create_bucket(BUCKET)?;
     server.put_policy(BUCKET, POLICY)?;
-    let layout = image::layout(cluster.cache(), "busybox")?;
+    let layout = image::pulled(cluster.cache())?;
     for (digest, content) in &layout.blobs {
         server.put(BUCKET, &format!("{REPOSITORY}/blobs/{digest}"), content)?;
     }

@@ -64,9 +64,13 @@ pub fn archives(cache: &Cache) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// What a registry would have of an image that was built.
-pub(crate) fn layout(cache: &Cache, name: &str) -> Result<Layout> {
-    Layout::read(&archive_path(&cache.images(), name))
+/// Busybox as people pull it. Not the image that is imported: once the kubelet has pulled an image, it does not take it for
+/// preloaded under another name any more, and pods that never pull would not start.
+const PULLED: &str = "busybox-pulled";
+
+/// What the node's registry has of it.
+pub(crate) fn pulled(cache: &Cache) -> Result<Layout> {
+    Layout::read(&write(&cache.images(), PULLED, Path::new(""))?.archive)
 }
 
 /// Writes the files of one image into a folder: the Dockerfile's way to the same content.
@@ -89,6 +93,10 @@ fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image>
         "busybox" => {
             contents.busybox()?;
             (&["/bin/busybox", "sleep", "infinity"], "0:0")
+        }
+        PULLED => {
+            contents.busybox()?;
+            (&["/bin/busybox"], "0:0")
         }
         "driver" => {
             programs(&["s3-csi-controller", "s3-csi-node"])?;

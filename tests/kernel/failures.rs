@@ -130,7 +130,7 @@ fn bad_options() {
         (&["--endpoint-url=s3.test"], "http:// or https://"),
         (&["--ca-bundle=/etc/s3-csi/authority/no-file"], "/etc/s3-csi/authority/no-file"),
         (&["--ca-bundle=/proc/self/environ"], "tls.caCertConfigMap"),
-        (&["--region=eu.evil.example/#"], "`region`"),
+        (&["--region=eu.evil.example/#"], "regions have up to 63 letters"),
         (&["--part-size=1024"], "a number from 5242880"),
     ] {
         let refused = with_arguments(arguments);

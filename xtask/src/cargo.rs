@@ -67,7 +67,7 @@ pub fn tests(cache: &Cache) -> Result<Built> {
 /// The same for the mount process.
 pub fn mountpoint_tests(cache: &Cache) -> Result<Built> {
     let mut command = cargo(cache);
-    lint(release(&mut command, "test")).args(["--no-run", "--bin", "s3-csi-mountpoint"]);
+    lint(release(cache, &mut command, "test")).args(["--no-run", "--bin", "s3-csi-mountpoint"]);
     build("compiling and linting the mount process's tests", shipped_set(&mut command))
 }
 
@@ -79,7 +79,7 @@ pub fn shipped(cache: &Cache) -> Result<PathBuf> {
 /// The same from another checkout into another folder.
 pub fn shipped_from(cache: &Cache, checkout: &Path, target: &Path) -> Result<PathBuf> {
     let mut command = cargo(cache);
-    release(&mut command, "build").current_dir(checkout).env("CARGO_TARGET_DIR", target);
+    release(cache, &mut command, "build").current_dir(checkout).env("CARGO_TARGET_DIR", target);
     command.args(SHIPPED.iter().flat_map(|(_, program)| ["--bin", program]));
     build("compiling release programs", shipped_set(&mut command))?;
     Ok(target.join("release"))
@@ -99,7 +99,7 @@ pub fn unoptimised_from(cache: &Cache, checkout: &Path) -> Result<PathBuf> {
 /// The program of the benchmarks; returns its folder.
 pub fn benchmark(cache: &Cache) -> Result<PathBuf> {
     let mut command = cargo(cache);
-    release(&mut command, "build");
+    release(cache, &mut command, "build");
     command.args(["--package", "s3-csi-tests", "--bin", "measure", "--features", "real-parts"]);
     build("compiling the benchmark", &mut command)?;
     Ok(cache.target().join("release"))
@@ -119,13 +119,14 @@ fn lint(command: &mut Command) -> &mut Command {
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
 }
 
-/// The same bytes wherever Cargo keeps its sources. The checkout's own path is not in them, and must not be in the flags: each
-/// clone would compile every crate anew.
-fn release<'a>(command: &'a mut Command, verb: &str) -> &'a mut Command {
+/// The same bytes wherever Cargo keeps its sources and its output, where the C libraries' headers are copied to. The
+/// checkout's own path is not in them, and must not be in the flags: each clone would compile every crate anew.
+fn release<'a>(cache: &Cache, command: &'a mut Command, verb: &str) -> &'a mut Command {
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
     command.env("CARGO_ENCODED_RUSTFLAGS", format!("--remap-path-prefix={}=/cargo", home.display()));
-    let remap = format!("-ffile-prefix-map={}=/cargo", home.display());
+    let places = [(home, "/cargo"), (cache.target(), "/target")];
+    let remap = places.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).join(" ");
     command.env("CFLAGS", &remap).env("CXXFLAGS", &remap).args([verb, "--release", "--locked"])
 }
 

@@ -1,13 +1,14 @@
 //! What mounts stand on fails before they are there, or is away for long; the rest of `docs/failures.md` is in the
 //! other files.
 
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, Patch, PatchParams};
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::processes::processes;
-use s3_csi_tests::{Seen, eventually};
+use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::json;
+use xtask::cluster::NODE_NAME;
 use xtask::command::run;
 
 use crate::changed;
@@ -38,6 +39,45 @@ async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
     .unwrap();
     story.says("workload", "in").await;
     late.undo();
+    story.here.delete("workload").await;
+    story.leaves_nothing().await;
+}
+
+/// The scheduler is made to believe in more memory than the node has, until the kubelet corrects that.
+#[tokio::test]
+async fn a_mountpoint_pod_that_the_kubelet_rejects_is_replaced_until_there_is_room() {
+    let story = Story::begin("rejected").await;
+    let nodes = Api::<Node>::all(story.here.client.clone());
+    let memory = nodes.get(NODE_NAME).await.unwrap().status.unwrap().allocatable.unwrap()["memory"].0.clone();
+    let memory: u64 = memory.strip_suffix("Ki").unwrap().parse().unwrap();
+    // The scheduler would evict a pod of lower priority to make room.
+    let mut filler = manifest::pod(&[], "sleep 3600");
+    filler["priorityClassName"] = json!("system-node-critical");
+    filler["containers"][0]["resources"] = json!({"requests": {"memory": format!("{}Ki", memory / 2)}});
+    story.here.run("filler", filler).await;
+    story.here.phase("filler", "Running").await;
+    story
+        .volume("rejected-large", |volume| {
+            let attributes = &mut volume["spec"]["csi"]["volumeAttributes"];
+            for field in ["Requests", "Limits"] {
+                let field = format!("mountpointContainerResources{field}Memory");
+                attributes[field] = json!(format!("{}Ki", memory / 4 * 3));
+            }
+        })
+        .await;
+    story.here.run("workload", manifest::pod(&["rejected-large"], ENTER)).await;
+    let events = Api::<Event>::namespaced(story.here.client.clone(), &story.here.namespace);
+    eventually("the kubelet has rejected the Mountpoint Pod", LIMIT, || async {
+        let twice = Patch::Merge(json!({"status": {"allocatable": {"memory": format!("{}Ki", memory * 2)}}}));
+        nodes.patch_status(NODE_NAME, &PatchParams::default(), &twice).await.unwrap();
+        let all = events.list(&ListParams::default().fields("reason=MountpointPodFailed")).await.unwrap();
+        let said: Vec<_> = all.iter().filter_map(|event| event.message.clone()).collect();
+        let rejected = said.iter().any(|message| message.contains("OutOfmemory"));
+        Seen::some(rejected.then_some(()), said.join("\n"))
+    })
+    .await;
+    story.here.delete("filler").await;
+    story.says("workload", "in").await;
     story.here.delete("workload").await;
     story.leaves_nothing().await;
 }

@@ -20,15 +20,12 @@ use crate::programs::{Kubernetes, Purpose};
 use crate::progress::step;
 use suite::{Count, Place, or_failed, suite};
 
-/// The tests' own cluster, so that a person's cluster is left alone.
-const CLUSTER: &str = "test";
-
 #[derive(Args)]
 pub struct Wanted {
     /// Run only this suite.
     #[arg(long, value_enum)]
     only: Option<Suite>,
-    /// Leave the last cluster standing (`cargo xtask cluster status --name test`).
+    /// Keep each suite's cluster (`cargo xtask cluster status --name test-cluster`).
     #[arg(long)]
     keep: bool,
     /// Keep every processor busy while the tests run: they must not need an idle machine.
@@ -135,38 +132,47 @@ fn keep_busy() {
     }
 }
 
-/// Each suite in a cluster made for it; the last one stays if it is to be kept.
+/// The suite of journeys mostly waits for the kubelet, and the others mostly compute: they run side by side.
 fn on_real_parts(cache: &Cache, wanted: &Wanted, programs: &[TestProgram]) -> Count {
-    let cluster = Cluster::named(cache, CLUSTER);
-    let filter = wanted.filter.as_deref();
-    let mut total = Count::default();
-    let in_a_fresh_cluster = |name: &str, profile| {
-        // What an earlier run left, on purpose or not, is not what a test expects to find.
-        let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
-        match up {
-            Ok(()) => or_failed(name, suite(programs, name, Place::Inside(&cluster), filter)),
-            Err(error) => {
-                evidence::keep(&cluster, name);
-                or_failed(name, Err(error))
-            }
+    let on = |suite, profile| in_own_cluster(cache, wanted, programs, suite, profile);
+    std::thread::scope(|scope| {
+        let journeys = scope.spawn(|| on(Suite::Cluster, Profile::Node));
+        let mut total = Count::default();
+        total += on(Suite::Api, Profile::Api);
+        total += on(Suite::Claims, Profile::Control);
+        total += on(Suite::Kernel, Profile::Kernel);
+        if wanted.includes(Suite::Cluster) {
+            // The tests of the node itself make clusters of their own.
+            let machine = Place::Machine(wanted.kubernetes);
+            total += or_failed("ground", suite(programs, "ground", machine, wanted.filter.as_deref()));
+        }
+        total += journeys.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        total
+    })
+}
+
+/// The cluster is made for the suite, so that a person's own is left as it is.
+fn in_own_cluster(
+    cache: &Cache,
+    wanted: &Wanted,
+    programs: &[TestProgram],
+    name: Suite,
+    profile: Profile,
+) -> Count {
+    if !wanted.includes(name) {
+        return Count::default();
+    }
+    let name = format!("{name:?}").to_lowercase();
+    let cluster = Cluster::named(cache, &format!("test-{name}"));
+    // What an earlier run left, on purpose or not, is not what a test expects to find.
+    let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
+    let mut total = match up {
+        Ok(()) => or_failed(&name, suite(programs, &name, Place::Inside(&cluster), wanted.filter.as_deref())),
+        Err(error) => {
+            evidence::keep(&cluster, &name);
+            or_failed(&name, Err(error))
         }
     };
-    if wanted.includes(Suite::Api) {
-        total += in_a_fresh_cluster("api", Profile::Api);
-    }
-    if wanted.includes(Suite::Claims) {
-        total += in_a_fresh_cluster("claims", Profile::Control);
-    }
-    if wanted.includes(Suite::Kernel) {
-        total += in_a_fresh_cluster("kernel", Profile::Kernel);
-    }
-    if wanted.includes(Suite::Cluster) {
-        // The tests of the node itself need the machine, not a node around them.
-        let machine = Place::Machine(wanted.kubernetes);
-        let ground = cluster.down().and_then(|()| suite(programs, "ground", machine, filter));
-        total += or_failed("ground", ground);
-        total += in_a_fresh_cluster("cluster", Profile::Node);
-    }
     if !wanted.keep {
         total += or_failed("down", cluster.down().map(|()| Count::default()));
     }

@@ -138,24 +138,30 @@ pub(super) fn suite(
     counted?.of_something(filter)
 }
 
-/// Shows what a test program says, to its last line. One that is stuck is freed, and it ends or is left behind: the run goes
-/// on, whatever became of it.
+/// Shows each test as it ends, and the rest of the output in one piece: another suite may be running beside this one. A
+/// program that is stuck is freed, and it ends or is left behind: the run goes on, whatever became of it.
 fn run(command: &mut Command, limit: Duration, free: impl FnOnce()) -> Result<Count> {
     let mut tests = Process::start(command)?;
     let mut result = None;
+    let mut rest = String::new();
     let mut heard = |line| {
-        if let Line::Out(line) = line {
+        let Line::Out(line) = line else { return };
+        result = Count::parse(&line).or(result);
+        if line.starts_with("test ") && !line.starts_with("test result") {
             println!("{line}");
-            result = Count::parse(&line).or(result);
+        } else {
+            rest.extend([&line, "\n"]);
         }
     };
     if let Some(status) = tests.hear(limit, &mut heard)? {
+        print!("{rest}");
         return conclude(result, status);
     }
     println!("did not end within {} min", limit.as_secs() / 60);
     free();
     let ended = tests.hear(LAST_WORDS_WITHIN.min(limit), &mut heard)?;
     tests.kill();
+    print!("{rest}");
     let end = ended.map_or("still runs".to_owned(), |status| status.to_string());
     bail!("was stuck for more than {} min; after its cluster was taken down: {end}", limit.as_secs() / 60)
 }

@@ -10,7 +10,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::manifest;
-use s3_csi_tests::processes::{processor_seconds, resident_mb};
+use s3_csi_tests::memory_limit::MemoryLimit;
+use s3_csi_tests::processes::{processes, processor_seconds, resident_mb};
 use s3_csi_tests::program::probe;
 use s3_csi_tests::{Inside, Seen, eventually};
 use xtask::driver;
@@ -22,8 +23,8 @@ use timeline::{Seconds, Timeline, now};
 const LIMIT: Duration = Duration::from_mins(3);
 /// Ends at once when told to, as a well-behaved program does.
 const SCRIPT: &str = "trap 'exit 0' TERM; ls /data > /dev/null; while :; do sleep 1 & wait $!; done";
-/// As many mounts as a node may have.
-const MANY: usize = 50;
+/// As many mounts as a node of 110 pods may have.
+const MANY: usize = 100;
 /// An idle program is watched for this long.
 const IDLE: Duration = Duration::from_mins(1);
 /// The port that the chart gives the node service's probes.
@@ -121,10 +122,16 @@ impl Bench {
             self.volume(volume).await;
         }
         let names: Vec<&str> = volumes.iter().map(String::as_str).collect();
-        let (_, pod) = self.run("many", &names).await;
-        self.timeline.started(&pod).await;
+        let available = available_mb();
+        let (created, pod) = self.run("many", &names).await;
+        let started = self.timeline.started(&pod).await;
+        samples.insert("started_with_100_volumes_s", vec![started - created]);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        samples.insert("node_rss_50_mounts_mb", vec![resident_mb("s3-csi-node")]);
+        samples.insert("node_rss_100_mounts_mb", vec![resident_mb("s3-csi-node")]);
+        let peaks = processes("s3-csi-mountpoint", None).into_iter();
+        let peaks = peaks.map(|process| MemoryLimit::of(&self.here.cluster, process).peak());
+        samples.insert("mountpoint_containers_100_mb", vec![peaks.sum::<u64>() as f64 / 1e6]);
+        samples.insert("memory_of_100_mounts_mb", vec![available - available_mb()]);
         samples.insert("controller_rss_mb", vec![resident_mb("s3-csi-controller")]);
         let before = (processor_seconds("s3-csi-node"), self.publishes().await);
         tokio::time::sleep(IDLE).await;
@@ -169,4 +176,11 @@ impl Bench {
         self.here.run(name, manifest::pod(claims, SCRIPT)).await;
         (created, name.to_owned())
     }
+}
+
+/// Memory that is free or could be freed, on the whole machine: what pods cost beside their containers is in it, too.
+fn available_mb() -> f64 {
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0 / 1e6
 }

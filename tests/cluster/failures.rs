@@ -3,11 +3,11 @@
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually, manifest};
-use serde_json::json;
+use serde_json::{Value, json};
 use xtask::cluster::NODE_NAME;
 use xtask::command::run;
 
@@ -43,7 +43,8 @@ async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
     story.leaves_nothing().await;
 }
 
-/// The scheduler is made to believe in more memory than the node has, until the kubelet corrects that.
+/// The scheduler leaves the Mountpoint Pod waiting; the test binds it to the node, as a scheduler that has not yet seen the
+/// filler would.
 #[tokio::test]
 async fn a_mountpoint_pod_that_the_kubelet_rejects_is_replaced_until_there_is_room() {
     let story = Story::begin("rejected").await;
@@ -67,9 +68,13 @@ async fn a_mountpoint_pod_that_the_kubelet_rejects_is_replaced_until_there_is_ro
         .await;
     story.here.run("workload", manifest::pod(&["rejected-large"], ENTER)).await;
     let events = Api::<Event>::namespaced(story.here.client.clone(), &story.here.namespace);
-    eventually("the kubelet has rejected the Mountpoint Pod", LIMIT, || async {
-        let twice = Patch::Merge(json!({"status": {"allocatable": {"memory": format!("{}Ki", memory * 2)}}}));
-        nodes.patch_status(NODE_NAME, &PatchParams::default(), &twice).await.unwrap();
+    eventually("the kubelet has rejected a Mountpoint Pod", LIMIT, || async {
+        for name in story.mountpoint_pods().await {
+            let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": NODE_NAME}});
+            let (pods, post) = (story.mountpoint_pods_api(), PostParams::default());
+            // One that is bound already cannot be bound again.
+            let _ = pods.create_subresource::<Value>("binding", &name, &post, &binding).await;
+        }
         let all = events.list(&ListParams::default().fields("reason=MountpointPodFailed")).await.unwrap();
         let said: Vec<_> = all.iter().filter_map(|event| event.message.clone()).collect();
         let rejected = said.iter().any(|message| message.contains("OutOfmemory"));

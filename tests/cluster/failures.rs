@@ -73,7 +73,7 @@ async fn a_mountpoint_pod_that_the_kubelet_rejects_is_replaced_until_there_is_ro
             let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": NODE_NAME}});
             let (pods, post) = (story.mountpoint_pods_api(), PostParams::default());
             // One that is bound already cannot be bound again.
-            let _ = pods.create_subresource::<Value>("binding", &name, &post, &binding).await;
+            let _ = pods.create_subresource::<_, Value>("binding", &name, &post, &binding).await;
         }
         let all = events.list(&ListParams::default().fields("reason=MountpointPodFailed")).await.unwrap();
         let said: Vec<_> = all.iter().filter_map(|event| event.message.clone()).collect();

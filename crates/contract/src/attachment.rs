@@ -87,7 +87,7 @@ pub struct WorkloadAttachment {
     /// When the workload was attached to the Mountpoint Pod.
     pub attachment_time: Time,
 
-    /// What a later version of the driver wrote beside these: lists are written whole, and nothing of it may get lost.
+    /// Fields of later versions of the driver: lists are written whole, and these must survive.
     #[serde(flatten)]
     #[schemars(skip)]
     pub others: BTreeMap<String, Value>,
@@ -99,7 +99,7 @@ impl WorkloadAttachment {
     }
 }
 
-/// What is wrong with an attachment, in words. Nothing is written while nothing is wrong.
+/// Conditions of an attachment. None is written while nothing was ever wrong.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AttachmentStatus {
     #[serde(default)]

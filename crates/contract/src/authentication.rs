@@ -1,5 +1,5 @@
-//! Whose keys a volume is mounted with. Keys of one origin never stand in for missing ones of another: a volume that asks
-//! for its own is mounted with those or not at all.
+//! Whose credentials a volume is mounted with. Credentials of one source never replace missing ones of another: a volume
+//! that asks for its own is mounted with those or not at all.
 
 use thiserror::Error;
 
@@ -15,8 +15,8 @@ pub enum AuthenticationSource {
     Pod,
 }
 
-/// What is known about a volume's `nodePublishSecretRef`. The controller reads it in the volume. The node does not: kubelet
-/// sends it the same for a Secret without data as for no Secret at all.
+/// What is known about a volume's `nodePublishSecretRef`. The controller reads the volume. The node does not: the kubelet
+/// sends the same for a Secret without data as for no Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecretRef {
     Absent,

@@ -10,10 +10,10 @@ pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
 
 /// Labels of Mountpoint Pods.
 pub mod label {
-    /// The version of the driver that made it: a newer driver gives new workloads a pod of its own version.
+    /// The version of the driver that created it: a newer driver creates new pods for new workloads.
     pub const DRIVER_VERSION: &str = "s3.csi.scality.com/mounted-by-csi-driver-version";
     pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
-    /// UID of the workload it was made for; others may have joined since.
+    /// UID of the workload it was created for; others may have joined since.
     pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
 }
 
@@ -21,19 +21,19 @@ pub mod label {
 pub mod annotation {
     /// `"true"`: no workload needs it any more; the node unmounts and the pod ends.
     pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
-    /// `"true"`, set by an administrator: serves whom it serves, takes nobody new.
+    /// `"true"`, set by an administrator: keeps serving its current workloads and takes no new ones.
     pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
     /// Names as long as these do not fit into label values (63 characters).
     pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
     pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
-    /// Whose credentials the volume asks for: the node, which does not read volumes, could not tell a Secret without data
-    /// from no Secret.
+    /// Whose credentials the volume asks for: the node does not read volumes and cannot distinguish a Secret without data from
+    /// no Secret.
     pub const AUTHENTICATION_SOURCE: &str = "s3.csi.scality.com/authentication-source";
-    /// The attachment it was made for.
+    /// The attachment it was created for.
     pub const ATTACHMENT: &str = "s3.csi.scality.com/attachment";
 }
 
-/// `mp-<sha224>` of the workload that a Mountpoint Pod is made for.
+/// `mp-<sha224>` of the workload that a Mountpoint Pod is created for.
 pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
     let hash = Sha224::new().chain_update(workload_uid).chain_update(volume_name).finalize();
     format!("mp-{}", base16ct::lower::encode_string(&hash))
@@ -42,7 +42,7 @@ pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
 /// The first of `name`, `name-2`, `name-3`, … that is not taken, where `name` may carry such a number already.
 pub fn replacement(name: &str, taken: impl Fn(&str) -> bool) -> String {
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    // The hash has no dash, so a second dash can only precede a number of ours.
+    // The hash has no dash, so a second dash can only precede such a number.
     let base = match name.rsplit_once('-') {
         Some((base, number)) if base.contains('-') && is_number(number) => base,
         _ => name,
@@ -56,9 +56,9 @@ pub fn replacement(name: &str, taken: impl Fn(&str) -> bool) -> String {
     candidate
 }
 
-/// Where Mountpoint Pods have the authorities of the installation.
+/// Where Mountpoint Pods have the CA certificates of the installation.
 pub const AUTHORITY_IN_POD: &str = "/etc/s3-csi/authority";
-/// The folder of the volume through which node and Mountpoint Pod talk, as the pod sees it.
+/// The folder of the volume through which node and Mountpoint Pod communicate, as the pod sees it.
 pub const COMM_IN_POD: &str = "/comm";
 pub const COMM_VOLUME: &str = "comm";
 /// Where a local cache is mounted in the pod, and its volume.

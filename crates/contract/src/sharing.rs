@@ -1,4 +1,4 @@
-//! Who may share a mount: workloads whose keys are equal. The key's hash names the attachment.
+//! Workloads with equal keys share a Mountpoint Pod. The key's hash names the attachment.
 
 use sha2::{Digest as _, Sha256};
 
@@ -7,7 +7,7 @@ use crate::volume::AuthenticationSource;
 
 /// The longest name the API server takes.
 const NAME_LENGTH: usize = 253;
-/// Characters of the hash in a name. 80 bits: nobody finds two keys of one name by trying.
+/// Characters of the hash in a name. 80 bits: collisions cannot be found by trying.
 const HASH_LENGTH: usize = 20;
 
 /// Everything that must be equal for two workloads to be served by one Mountpoint Pod.
@@ -23,7 +23,7 @@ pub struct SharingKey {
     pub identity: Identity,
 }
 
-/// As whom a mount talks to S3, as far as it tells workloads apart.
+/// The identity that a mount uses towards S3, as far as it differs between workloads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
     Driver,
@@ -86,7 +86,7 @@ impl SharingKey {
         base16ct::lower::encode_string(&hash.finalize())
     }
 
-    /// The key of an attachment, whoever wrote it. The reference knew two sources and did not record which.
+    /// The key of an attachment. Older drivers had two sources and did not record which.
     pub fn of(spec: &AttachmentSpec, unrecorded: AuthenticationSource) -> Self {
         let identity = match AuthenticationSource::parse(&spec.authentication_source) {
             _ if spec.authentication_source.is_empty() => match unrecorded {
@@ -111,7 +111,7 @@ impl SharingKey {
         }
     }
 
-    /// An attachment of this key that serves nobody yet.
+    /// An attachment of this key without workloads.
     pub fn spec(&self) -> AttachmentSpec {
         let mut spec = AttachmentSpec {
             node_name: self.node.clone(),

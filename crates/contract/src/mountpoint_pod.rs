@@ -1,0 +1,238 @@
+//! A Mountpoint Pod as controller and node see it.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt as _;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::authentication::AuthenticationSource;
+use crate::names::{CACHE_VOLUME, annotation, label};
+use crate::quantity::Quantity;
+use crate::slim::{SlimContainerStatus, SlimPod, SlimPodStatus, version};
+use crate::volume::cache_share;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+pub enum Phase {
+    Pending,
+    Running,
+    Succeeded,
+    Failed,
+    Unknown,
+}
+
+impl Phase {
+    pub const ALL: &[Self] = Self::VARIANTS;
+
+    pub fn of(status: &SlimPodStatus) -> Self {
+        match status.phase.as_deref() {
+            None | Some("Pending") => Self::Pending,
+            Some("Running") => Self::Running,
+            Some("Succeeded") => Self::Succeeded,
+            Some("Failed") => Self::Failed,
+            Some(_) => Self::Unknown,
+        }
+    }
+}
+
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about the pod")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountpointPod {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub node: Option<String>,
+    pub phase: Phase,
+    pub created: Option<Time>,
+    pub terminating: bool,
+    /// A container of it has run at some time, so that there may be something to unmount.
+    pub started: bool,
+    pub needs_unmount: bool,
+    pub no_new_workload: bool,
+    pub driver_version: String,
+    /// The attachment it was created for; older drivers did not record it.
+    pub attachment: Option<String>,
+    pub volume_name: Option<String>,
+    /// The workload it was created for; others may have joined since.
+    pub workload_uid: Option<String>,
+    /// Whose credentials its volume asks for, as the controller read it there.
+    pub authentication: Option<AuthenticationSource>,
+    /// How many MiB its cache on disk may use; the kubelet evicts a pod that uses more than its limit.
+    pub cache_mebibytes: Option<u128>,
+    pub start_failure: Option<StartFailure>,
+}
+
+impl MountpointPod {
+    /// `None` for a pod without the driver's labels.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let driver_version = pod.labels().get(label::DRIVER_VERSION)?.clone();
+        let annotation = |name| pod.annotations().get(name);
+        let is_set = |name| annotation(name).is_some_and(|value| value == "true");
+        let phase = Phase::of(&pod.status);
+        Some(Self {
+            name: pod.name_any(),
+            uid: pod.metadata.uid.clone()?,
+            resource_version: version(&pod.metadata),
+            node: pod.spec.node_name.clone().filter(|node| !node.is_empty()),
+            phase,
+            created: pod.creation_timestamp(),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            started: phase == Phase::Running || pod.status.container_statuses.iter().any(has_run),
+            needs_unmount: is_set(annotation::NEEDS_UNMOUNT),
+            no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
+            driver_version,
+            attachment: annotation(annotation::ATTACHMENT).cloned(),
+            volume_name: annotation(annotation::VOLUME_NAME).cloned(),
+            workload_uid: pod.labels().get(label::WORKLOAD_UID).cloned(),
+            authentication: annotation(annotation::AUTHENTICATION_SOURCE)
+                .and_then(|source| AuthenticationSource::parse(source)),
+            cache_mebibytes: cache_mebibytes(pod),
+            start_failure: StartFailure::of(&pod.status),
+        })
+    }
+
+    /// It has ended, or will once its current workloads are gone.
+    pub fn is_ending(&self) -> bool {
+        self.terminating || self.needs_unmount || self.has_ended()
+    }
+
+    pub fn has_ended(&self) -> bool {
+        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+    }
+}
+
+fn has_run(container: &SlimContainerStatus) -> bool {
+    container.started == Some(true)
+        || container.state.terminated.is_some()
+        || container.last_state.terminated.is_some()
+}
+
+fn cache_mebibytes(pod: &SlimPod) -> Option<u128> {
+    let cache = pod.spec.volumes.iter().find(|volume| volume.name == CACHE_VOLUME)?.empty_dir.as_ref()?;
+    // One in memory cannot grow beyond its limit.
+    let limit = cache.size_limit.as_ref().filter(|_| cache.medium.as_deref() != Some("Memory"))?;
+    Some(cache_share(&Quantity::parse(limit)?))
+}
+
+/// Why a pod does not run and will not without help, in the words of the kubelet or the scheduler.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StartFailure {
+    /// Never empty.
+    pub reason: String,
+    pub message: String,
+}
+
+/// Reasons of the kubelet for a container that is about to start. Any other reason means that it cannot: the kubelet has
+/// many for that, and adds new ones.
+const STARTING: &[&str] = &["ContainerCreating", "PodInitializing"];
+
+impl StartFailure {
+    pub fn of(status: &SlimPodStatus) -> Option<Self> {
+        let failure = |reason: &str, message: Option<&String>| {
+            Some(Self { reason: reason.to_owned(), message: message.cloned().unwrap_or_default() })
+        };
+        if Phase::of(status) == Phase::Failed {
+            return failure(given(status.reason.as_ref()).unwrap_or("Failed"), status.message.as_ref());
+        }
+        let scheduled = status.conditions.iter().find(|condition| condition.kind == "PodScheduled");
+        if let Some(condition) = scheduled.filter(|condition| condition.status == "False") {
+            let reason = given(condition.reason.as_ref()).unwrap_or("Unschedulable");
+            return failure(reason, condition.message.as_ref());
+        }
+        status.containers().find_map(|container| {
+            let waiting = container.state.waiting.as_ref()?;
+            let reason = given(waiting.reason.as_ref()).filter(|reason| !STARTING.contains(reason))?;
+            // Its own last message says more than that it is restarted with a delay.
+            let last = container.last_state.terminated.as_ref().and_then(|ended| ended.message.as_ref());
+            let last = last.filter(|message| !message.is_empty());
+            failure(reason, last.or(waiting.message.as_ref()))
+        })
+    }
+}
+
+fn given(reason: Option<&String>) -> Option<&str> {
+    reason.map(String::as_str).filter(|reason| !reason.is_empty())
+}
+
+impl fmt::Display for StartFailure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, message } = self;
+        if message.is_empty() {
+            formatter.write_str(reason)
+        } else {
+            write!(formatter, "{reason}: {message}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(status: &Value) -> MountpointPod {
+        let pod: SlimPod = serde_json::from_value(json!({
+            "metadata": {
+                "name": "mp-1", "uid": "u", "resourceVersion": "7", "labels": {label::DRIVER_VERSION: "1"},
+                "annotations": {
+                    annotation::VOLUME_NAME: "pv", annotation::NEEDS_UNMOUNT: "true",
+                    annotation::AUTHENTICATION_SOURCE: "secret",
+                },
+            },
+            "spec": {
+                "nodeName": "n", "containers": [],
+                "volumes": [{"name": "local-cache", "emptyDir": {"sizeLimit": "1Gi"}}],
+            },
+            "status": status,
+        }))
+        .unwrap();
+        MountpointPod::of(&pod).unwrap()
+    }
+
+    fn waiting(state: &Value, last_state: &Value) -> Option<String> {
+        let container = json!({"name": "m", "state": {"waiting": state}, "lastState": last_state});
+        let failure = pod(&json!({"phase": "Pending", "containerStatuses": [container]})).start_failure;
+        failure.map(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn its_labels_annotations_and_cache_are_read() {
+        let pod = pod(&json!({"phase": "Running"}));
+        assert_eq!((pod.node.as_deref(), pod.volume_name.as_deref()), (Some("n"), Some("pv")));
+        assert_eq!((pod.resource_version, pod.authentication), (7, Some(AuthenticationSource::Secret)));
+        assert!(pod.needs_unmount && pod.started && pod.is_ending() && !pod.has_ended());
+        assert_eq!((pod.start_failure, pod.cache_mebibytes), (None, Some(972)));
+    }
+
+    #[test]
+    fn a_pod_without_our_label_is_not_ours() {
+        let pod: SlimPod = serde_json::from_value(json!({"metadata": {"name": "x", "uid": "u"}})).unwrap();
+        assert_eq!(MountpointPod::of(&pod), None);
+    }
+
+    #[test]
+    fn a_waiting_container_fails_unless_it_is_starting() {
+        let because = |reason: &str| json!({"reason": reason, "message": "because"});
+        assert_eq!(waiting(&because("ContainerCreating"), &json!({})), None);
+        assert_eq!(waiting(&json!({}), &json!({})), None, "no reason is no verdict");
+        assert_eq!(waiting(&because(""), &json!({})), None);
+        let pull = waiting(&because("ImagePullBackOff"), &json!({}));
+        assert_eq!(pull.as_deref(), Some("ImagePullBackOff: because"));
+        assert_eq!(waiting(&json!({"reason": "NewProblem"}), &json!({})).as_deref(), Some("NewProblem"));
+        let ended = json!({"terminated": {"exitCode": 1, "message": "no bucket"}});
+        let crash = waiting(&because("CrashLoopBackOff"), &ended);
+        assert_eq!(crash.as_deref(), Some("CrashLoopBackOff: no bucket"));
+    }
+
+    #[test]
+    fn a_failed_or_unscheduled_pod_has_a_reason() {
+        let failure = |status: &Value| pod(status).start_failure.map(|failure| failure.to_string());
+        assert_eq!(failure(&json!({"phase": "Pending"})), None);
+        assert_eq!(failure(&json!({"phase": "Failed", "reason": "Evicted"})).as_deref(), Some("Evicted"));
+        assert_eq!(failure(&json!({"phase": "Failed"})).as_deref(), Some("Failed"));
+        let condition =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"});
+        let unschedulable = failure(&json!({"phase": "Pending", "conditions": [condition]}));
+        assert_eq!(unschedulable.as_deref(), Some("Unschedulable: full"));
+    }
+}

@@ -1,0 +1,62 @@
+//! The attributes of a volume by name, and what can be wrong with them.
+
+use thiserror::Error;
+
+use crate::authentication::AuthenticationError;
+use crate::options::OptionError;
+use crate::quantity::Quantity;
+
+/// Keys of `spec.csi.volumeAttributes`.
+pub mod attribute {
+    pub const BUCKET_NAME: &str = "bucketName";
+    pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
+    pub const SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
+    pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
+    pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
+    pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
+    pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
+    pub const CACHE: &str = "cache";
+    pub const CACHE_SIZE_LIMIT: &str = "cacheEmptyDirSizeLimit";
+    pub const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
+    pub const CACHE_STORAGE_CLASS: &str = "cacheEphemeralStorageClassName";
+    pub const CACHE_STORAGE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
+    /// Environment variables of the mount process: followed by the name of the variable.
+    pub const ENVIRONMENT: &str = "mountpointEnv.";
+}
+
+/// Each names the attribute, its value and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum VolumeError {
+    #[error("volume attribute `bucketName` is missing: set it to the name of the bucket to mount")]
+    BucketMissing,
+    #[error(
+        "invalid `bucketName` \"{0}\": bucket names have 3 to 255 letters, digits, dots, dashes or underscores"
+    )]
+    InvalidBucketName(String),
+    #[error(transparent)]
+    Authentication(#[from] AuthenticationError),
+    #[error("failed to parse quantity \"{value}\" for \"{field}\": write it like `100m`, `512Mi` or `2Gi`")]
+    Quantity { field: &'static str, value: String },
+    #[error("invalid `cache` \"{0}\": set `emptyDir` or `ephemeral`, or remove it")]
+    CacheUnknown(String),
+    #[error(
+        "the mount option `cache` and the volume attribute `cache` are both set; remove the mount option"
+    )]
+    CacheTwice,
+    #[error("volume attribute `{0}` has no effect without `cache: {1}`: add that, or remove it")]
+    CacheUnused(&'static str, &'static str),
+    #[error("invalid `cacheEmptyDirMedium` \"{0}\": set `Memory`, or remove it")]
+    CacheMedium(String),
+    #[error("volume attribute `{0}` is missing: `cache: ephemeral` needs it")]
+    CacheIncomplete(&'static str),
+    #[error("mount option `max-cache-size` \"{0}\" exceeds `cacheEmptyDirSizeLimit` ({1} MiB): lower it")]
+    CacheTooLarge(String, u128),
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    #[error("volume attribute `mountpointEnv.{0}` is not supported: only HTTPS_PROXY and NO_PROXY are")]
+    Environment(String),
+}
+
+pub(super) fn parse_quantity(field: &'static str, value: &str) -> Result<Quantity, VolumeError> {
+    Quantity::parse(value).ok_or_else(|| VolumeError::Quantity { field, value: value.to_owned() })
+}

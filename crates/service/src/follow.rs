@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 
 use crate::cut::Cutter;
 
-/// Objects in one answer. The API server makes up a whole page in its own memory.
+/// Objects in one response. The API server builds a whole page in its memory.
 const PAGE: u32 = 100;
-/// The API server makes up a page within seconds; a connection that died without saying so never goes on.
+/// The API server builds a page within seconds; a connection that was cut without notice never continues.
 const GOES_ON_WITHIN: Duration = Duration::from_mins(1);
 /// The API server ends a watch after this long, so that a dead connection is noticed then.
 const WATCH_SECONDS: u32 = 290;
@@ -97,7 +97,7 @@ where
                             }
                         }
                         Ok(Some(Err(error))) => return Err(watcher::Error::WatchFailed(error)),
-                        // It ended, or has died.
+                        // It ended, or the connection was lost.
                         Ok(None) | Err(_) => self.state = State::Known(std::mem::take(version)),
                     }
                 }

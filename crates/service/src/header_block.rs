@@ -7,7 +7,7 @@ use httlib_huffman::DecoderSpeed;
 const AUTHORITY: &[u8] = b":authority";
 /// In the table of names that everybody knows.
 const AUTHORITY_INDEX: usize = 1;
-/// A number of more than these bytes of seven bits is nobody's.
+/// No valid number has more bytes than this.
 const LONGEST_NUMBER: u32 = 4;
 
 /// The same block with an `:authority` that is a path made a name of the **same length**: both sides keep a table of
@@ -17,7 +17,7 @@ pub(crate) fn tamed(block: &[u8]) -> Option<Vec<u8>> {
     let mut rest = block;
     while let Some(&form) = rest.first() {
         let field = rest;
-        // Section 6: how a field begins tells what it is, and which bits belong to its number.
+        // Section 6: the first bits of a field define its kind and which bits belong to its number.
         let (bits, literal) = match form {
             0x80.. => (7, false),
             0x40..=0x7f => (6, true),

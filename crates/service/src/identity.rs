@@ -32,7 +32,7 @@ impl identity_server::Identity for Identity {
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
     ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
-        // Of the whole driver, whichever of its programs is asked.
+        // Of the whole driver, the same in both programs.
         let service = Service { r#type: Type::ControllerService.into() };
         let capabilities = vec![PluginCapability { service: Some(service) }];
         Ok(Response::new(GetPluginCapabilitiesResponse { capabilities }))

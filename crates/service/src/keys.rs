@@ -20,9 +20,9 @@ const LONGEST_TOKEN: usize = 8192;
 pub enum KeysError {
     #[error("{0} has no key `{1}`: add it")]
     Missing(String, &'static str),
-    #[error("the key `{1}` of {0} is empty: give it a value")]
+    #[error("{0}: `{1}` is empty: set it")]
     Empty(String, &'static str),
-    #[error("the key `{1}` of {0} is not one that S3 could have given: correct it")]
+    #[error("{0}: `{1}` is not valid: correct it")]
     Impossible(String, &'static str),
 }
 
@@ -58,7 +58,7 @@ impl Keys {
         }
     }
 
-    /// The first that no S3 server can have given.
+    /// The first that is not valid with any S3 server.
     fn impossible(&self) -> Option<&'static str> {
         let fits = |value: &str, others: &str| {
             value.len() <= LONGEST_KEY

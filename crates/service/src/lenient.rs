@@ -19,7 +19,7 @@ const HEADERS: u8 = 1;
 const END_HEADERS: u8 = 0x4;
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
-/// Headers of a call are a few hundred bytes; a client that sends more of them is none of ours.
+/// Headers of a call are a few hundred bytes; no client of ours sends more.
 const LONGEST_HEADERS: usize = 16 * 1024;
 
 pub struct Lenient {

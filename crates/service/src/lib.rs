@@ -1,13 +1,14 @@
-//! What every long-running program needs: logs, probes, metrics, watches, the gRPC interfaces, and the wish to stop.
+//! What both services need: logs, probes, metrics, watches, Events, back-off, the gRPC interfaces and a graceful stop.
 
+pub mod backoff;
 mod cut;
+pub mod events;
 pub mod follow;
 mod header_block;
 pub mod identity;
 pub mod keys;
 pub mod lenient;
 pub mod logs;
-pub mod panics;
 pub mod probes;
 pub mod socket;
 pub mod stop;

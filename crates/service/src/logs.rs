@@ -20,7 +20,7 @@ pub enum LogFormat {
     Text,
 }
 
-/// Starts logging to standard error. An unusable level is an error in words, not a silent default.
+/// Starts logging to standard error. An invalid level is an error, not a silent default.
 pub fn start(flags: &LogFlags) -> Result<(), String> {
     let filter = EnvFilter::try_new(&flags.log_level)
         .map_err(|error| format!("--log-level is `{}`, which cannot be used: {error}", flags.log_level))?;

@@ -12,13 +12,13 @@ use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Answers for the program: `Ok`, or what is wrong.
+/// The state of the program: `Ok`, or what is wrong.
 pub type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 pub struct Probes {
-    /// Wrong for as long as only a restart helps.
+    /// Fails while only a restart helps.
     pub healthy: Check,
-    /// Wrong for as long as it cannot do its work.
+    /// Fails while the program cannot do its work.
     pub ready: Check,
     pub metrics: Arc<Mutex<Registry>>,
 }
@@ -40,7 +40,7 @@ pub async fn serve(
     tokio::spawn(async move {
         let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
         if let Err(error) = served {
-            tracing::error!(%error, "probes ended");
+            tracing::error!(%error, "probe server failed");
         }
     });
     Ok(address)

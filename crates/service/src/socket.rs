@@ -10,7 +10,7 @@ use tokio_stream::{Stream, StreamExt as _};
 
 use crate::lenient::Lenient;
 
-/// The connections to a socket that this makes. One that a predecessor left is replaced, and its folder is made.
+/// Creates the socket and its folder, replacing a socket that an earlier process left, and returns its connections.
 pub fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>> + use<>> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
@@ -19,7 +19,7 @@ pub fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>>
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // The mask is the whole process's: a file that another thread makes meanwhile is more private than it need be.
+    // The mask applies to the whole process: a file that another thread creates meanwhile is only more private.
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);

@@ -1,4 +1,4 @@
-//! One token that everything long-running listens to.
+//! One token that stops everything long-running.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;

@@ -1,8 +1,9 @@
-//! A panic ends the whole process, whichever task or thread it happens in: what is left would go on without it, and only
-//! the end of a process is noticed from outside. Not by the build profile: then tests could not share what is compiled.
+//! A panic in any thread or task ends the whole process. Without one of its threads the process would keep running and
+//! nothing outside would notice; when it ends, kubelet restarts it. Not done by the build profile, so that tests can
+//! share compiled dependencies with the programs.
 
-/// After the message that is printed anyway.
-pub fn end_the_process() {
+/// The message is printed first, as usual.
+pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
@@ -16,18 +17,19 @@ mod tests {
     use std::process::Command;
 
     const CHILD: &str = "S3_CSI_TEST_PANICS";
+    const SIGABRT: i32 = 6;
 
     #[test]
     fn a_panic_in_any_thread_ends_the_process() {
         if std::env::var_os(CHILD).is_some() {
-            super::end_the_process();
+            super::abort_on_panic();
             let _ = std::thread::spawn(|| panic!("on purpose")).join();
             return;
         }
         let mut child = Command::new(std::env::current_exe().unwrap());
-        let this = "panics::tests::a_panic_in_any_thread_ends_the_process";
+        let this = "tests::a_panic_in_any_thread_ends_the_process";
         let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, "1").output().unwrap();
-        assert_eq!(output.status.signal(), Some(6), "aborted");
+        assert_eq!(output.status.signal(), Some(SIGABRT));
         assert!(String::from_utf8_lossy(&output.stderr).contains("on purpose"));
     }
 }

@@ -1,21 +1,13 @@
-//! The contract between the node, the mounter in a Mountpoint Pod and the mount process: what is handed over, and what
-//! is said back.
+//! What the node, the mounter in a Mountpoint Pod and the mount process agree on: the hand-over, the files of the folder
+//! they share, the credentials, and how long each waits for the other.
 
-use std::time::Duration;
+pub mod credentials;
+pub mod deadlines;
+pub mod handover;
 
-pub mod channel;
-pub mod frame;
-pub mod order;
-pub mod panics;
-pub mod reception;
-pub mod reply;
-
-/// The socket of the hand-over in the folder that node and Mountpoint Pod share.
+/// The socket of the hand-over, in the folder that the node and the Mountpoint Pod share.
 pub const SOCKET: &str = "mount.sock";
-/// Its presence there means that the mount is being ended on purpose.
+/// The node creates this file before it unmounts on purpose.
 pub const EXIT: &str = "mount.exit";
-/// A mount process that has not said by then whether it serves is stuck: it gives itself 8 s. The node waits a little
-/// longer, so as to learn it.
-pub const START_WITHIN: Duration = Duration::from_secs(9);
-/// The last failure in words, for whoever looks into the folder. The node gets it as a [`reply::Reply`].
+/// The last failure in words, for people who look into the folder. The node gets it as a [`handover::MountReply`].
 pub const ERROR: &str = "mount.err";

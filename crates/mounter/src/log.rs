@@ -1,10 +1,10 @@
-//! One JSON object per line. Without a time: whoever collects a container's output adds it.
+//! One JSON object per line, without a time: the container runtime adds it.
 
 use std::io::Write as _;
 
 use serde_json::{Map, Value};
 
-pub(crate) type Fields<'a> = [(&'a str, &'a str)];
+type Fields<'a> = [(&'a str, &'a str)];
 
 pub(crate) fn info(message: &str, fields: &Fields<'_>) {
     write("INFO", message, fields);
@@ -18,7 +18,7 @@ pub(crate) fn error(message: &str, fields: &Fields<'_>) {
     write("ERROR", message, fields);
 }
 
-/// A line of the mount process, with what it is about.
+/// A line of the mount process, which has its own level.
 pub(crate) fn forward(line: &str, fields: &Fields<'_>) {
     print(object(line, fields));
 }
@@ -35,6 +35,6 @@ fn object(message: &str, fields: &Fields<'_>) -> Map<String, Value> {
 }
 
 fn print(line: Map<String, Value>) {
-    // A mount must not end because nobody reads its log.
+    // A mount must not end because its log cannot be written.
     let _ = writeln!(std::io::stdout().lock(), "{}", Value::Object(line));
 }

@@ -1,22 +1,24 @@
-//! `s3-csi-mounter`: the only process of a Mountpoint Pod that kubelet knows.
+//! `s3-csi-mounter`: PID 1 of a Mountpoint Pod.
 
-mod attend;
-mod farewell;
+mod error_file;
+mod events;
 mod flags;
+mod lines;
 mod listen;
 mod log;
 mod mount_process;
+mod supervisor;
 
 use std::process::ExitCode;
 
-use attend::{Mounter, Outcome};
-use flags::{Flags, Wanted};
+use flags::{Flags, Invocation};
+use supervisor::{Outcome, Supervisor};
 
 fn main() -> ExitCode {
-    mounter::panics::end_the_process();
+    panics::abort_on_panic();
     let flags = match Flags::parse(std::env::args().skip(1), &|name| std::env::var(name).ok()) {
-        Ok(Wanted::Run(flags)) => flags,
-        Ok(Wanted::Text(text)) => {
+        Ok(Invocation::Run(flags)) => flags,
+        Ok(Invocation::Print(text)) => {
             println!("{text}");
             return ExitCode::SUCCESS;
         }
@@ -25,8 +27,8 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let outcome = match Mounter::start(&flags) {
-        Ok(mounter) => mounter.attend(),
+    let outcome = match Supervisor::new(&flags) {
+        Ok(supervisor) => supervisor.run(),
         Err(error) => Outcome::Failed(error.to_string()),
     };
     match outcome {
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         }
         Outcome::Failed(reason) => {
             log::error(&reason, &[]);
-            farewell::termination_message(&flags.termination_log, &reason);
+            error_file::write_termination_message(&flags.termination_log, &reason);
             ExitCode::FAILURE
         }
     }

@@ -1,31 +1,31 @@
-//! Messages on the socket: a header that says what follows and how long it is, then JSON. Pure.
+//! Messages on the socket: a header with version and length, then JSON. Pure.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-use crate::reply::{Code, Refused};
+use super::{Code, Refused};
 
-/// Of the contract. Raised when one side must not misread the other.
+/// Of the protocol. Raised when an older release would misunderstand a message.
 pub const VERSION: u8 = 1;
 const MAGIC: [u8; 3] = *b"s3m";
-/// Magic, version, length as four bytes, the highest first.
+/// Magic, version, length as four bytes in network order.
 pub const HEADER: usize = 8;
-/// A bucket, some options and variables: a few kilobytes. No more is ever held in memory for a peer.
-pub const LONGEST: usize = 128 * 1024;
+/// In bytes. A request has a few kilobytes; a peer must not make us hold more.
+pub const MAX_BODY: usize = 128 * 1024;
 
 #[derive(Debug, Error)]
 pub enum FrameError {
-    #[error("the message begins with {0:02x?}, which no hand-over does")]
+    #[error("not a hand-over message: bad magic {0:02x?}")]
     Magic([u8; 3]),
     #[error(
-        "the message is of version {0} of the hand-over, this side speaks {VERSION}: update the older one"
+        "hand-over version {0} is not supported, expected {VERSION}: update the older of node service and mounter"
     )]
     Version(u8),
-    #[error("the message has {0} bytes; a hand-over may have {LONGEST}")]
+    #[error("the message has {0} bytes, more than the {MAX_BODY} allowed")]
     TooLong(usize),
-    /// Without what was found there, which may be a secret.
-    #[error("the message is not what was expected: {:?} error at byte {}", .0.classify(), .0.column())]
+    /// Without the content, which may hold a secret.
+    #[error("invalid message: {:?} error at byte {}", .0.classify(), .0.column())]
     Body(#[from] serde_json::Error),
 }
 
@@ -41,7 +41,7 @@ impl From<&FrameError> for Refused {
 
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
     let body = serde_json::to_vec(message)?;
-    let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= LONGEST);
+    let length = u32::try_from(body.len()).ok().filter(|_| body.len() <= MAX_BODY);
     let length = length.ok_or(FrameError::TooLong(body.len()))?;
     let mut frame = Vec::with_capacity(HEADER + body.len());
     frame.extend(MAGIC);
@@ -61,7 +61,7 @@ pub fn body_length(header: [u8; HEADER]) -> Result<usize, FrameError> {
         return Err(FrameError::Version(version));
     }
     let length = u32::from_be_bytes(length) as usize;
-    if length > LONGEST { Err(FrameError::TooLong(length)) } else { Ok(length) }
+    if length > MAX_BODY { Err(FrameError::TooLong(length)) } else { Ok(length) }
 }
 
 pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
@@ -71,8 +71,7 @@ pub fn decode<T: DeserializeOwned>(body: &[u8]) -> Result<T, FrameError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Order;
-    use crate::reply::Reply;
+    use crate::handover::{MountReply, MountRequest};
     use proptest::prelude::*;
 
     fn split(frame: &[u8]) -> Option<([u8; HEADER], &[u8])> {
@@ -82,38 +81,38 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_order_reads_back(
+        fn a_request_reads_back(
             bucket in ".{0,20}",
             volume_id in ".{0,20}",
             arguments in proptest::collection::vec(".{0,20}", 0..5),
             environment in proptest::collection::btree_map(".{0,9}", ".{0,20}", 0..5),
         ) {
-            let order = Order { volume_id, bucket, arguments, environment };
-            let frame = encode(&order).unwrap();
+            let request = MountRequest { volume_id, bucket, arguments, environment };
+            let frame = encode(&request).unwrap();
             let (header, body) = split(&frame).unwrap();
             prop_assert_eq!(body_length(header).unwrap(), body.len());
-            prop_assert_eq!(decode::<Order>(body).unwrap(), order);
+            prop_assert_eq!(decode::<MountRequest>(body).unwrap(), request);
         }
 
         #[test]
-        fn no_bytes_do_harm(header: [u8; HEADER], body: Vec<u8>) {
+        fn arbitrary_bytes_do_not_panic(header: [u8; HEADER], body: Vec<u8>) {
             if let Ok(length) = body_length(header) {
-                prop_assert!(length <= LONGEST);
+                prop_assert!(length <= MAX_BODY);
             }
-            let _ = decode::<Order>(&body);
-            let _ = decode::<Reply>(&body);
+            let _ = decode::<MountRequest>(&body);
+            let _ = decode::<MountReply>(&body);
         }
 
-        /// What a bit flipped on its way, or a newer peer, may make of an order.
+        /// A flipped bit or a newer peer may change a request.
         #[test]
-        fn a_damaged_order_is_refused_or_still_an_order(at in 0usize..200, bits: u8) {
-            let mut frame = encode(&Order { bucket: "b".repeat(80), ..Order::default() }).unwrap();
+        fn a_damaged_request_is_refused_or_still_valid(at in 0usize..200, bits: u8) {
+            let mut frame = encode(&MountRequest { bucket: "b".repeat(80), ..MountRequest::default() }).unwrap();
             let at = at % frame.len();
             frame[at] ^= bits;
             let (header, body) = split(&frame).unwrap();
-            let read = body_length(header).and_then(|_| decode::<Order>(body));
+            let read = body_length(header).and_then(|_| decode::<MountRequest>(body));
             match read {
-                Ok(order) => prop_assert!(at >= 4 || bits == 0, "{:?} from a damaged head", order),
+                Ok(request) => prop_assert!(at >= 4 || bits == 0, "{:?} from a damaged header", request),
                 Err(error) => {
                     let code = Refused::from(&error).code;
                     prop_assert_eq!(code, if at == 3 { Code::WrongVersion } else { Code::Garbled });
@@ -123,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn errors_name_what_is_wrong() {
         let refused = |header: &[u8; HEADER]| Refused::from(&body_length(*header).unwrap_err());
         assert_eq!(refused(b"GET / HT").code, Code::Garbled);
         assert_eq!(refused(b"s3m\x02\0\0\0\0").code, Code::WrongVersion);
         assert!(refused(b"s3m\x01\xff\0\0\0").message.contains("4278190080 bytes"));
-        let long = Order { bucket: "b".repeat(LONGEST), ..Order::default() };
+        let long = MountRequest { bucket: "b".repeat(MAX_BODY), ..MountRequest::default() };
         assert!(matches!(encode(&long), Err(FrameError::TooLong(_))));
     }
 }

@@ -1,4 +1,4 @@
-//! The mounter's end of the hand-over: an order with its descriptor is received whole and in time, or refused.
+//! The mounter's end of the hand-over: a request with its descriptor is received completely and in time, or refused.
 
 use std::io::{self, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -6,20 +6,33 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::fs::{FileType, fstat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
-use crate::channel::{DESCRIPTORS, left};
-use crate::frame::{self, HEADER};
-use crate::order::Order;
-use crate::reply::{Code, Refused, Reply};
+use crate::handover::client::left;
+use crate::handover::frame::{self, HEADER};
+use crate::handover::{Code, MAX_DESCRIPTORS, MountReply, MountRequest, Refused};
 
 /// The device number of `/dev/fuse`, the same on every Linux.
 const FUSE_DEVICE: (u32, u32) = (10, 229);
 
-/// The order and its descriptor, or why there is none. Whatever else arrived is closed. Nothing from
-/// whoever hangs up without a word: it has asked whether somebody listens.
-pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(Order, OwnedFd)>, Refused> {
+/// Only root, as the node service is, may hand over mounts. Its process cannot be identified: it runs in another PID
+/// namespace.
+pub fn check_peer(peer: &UnixStream) -> Result<(), Refused> {
+    let credentials = getsockopt(peer, PeerCredentials)
+        .map_err(|error| Refused::new(Code::WrongPeer, format!("cannot identify the peer: {error}")))?;
+    if credentials.uid() == 0 {
+        return Ok(());
+    }
+    let message = format!("user {} may not hand over mounts; only root may", credentials.uid());
+    Err(Refused::new(Code::WrongPeer, message))
+}
+
+/// The request and its descriptor, or why it is refused; every other descriptor is closed. `None` from a peer that hangs
+/// up without sending anything: that is how the node probes whether a mounter listens.
+pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(MountRequest, OwnedFd)>, Refused> {
     let mut header = [0; HEADER];
     let mut descriptors = Vec::new();
     if receive_all(stream, &mut header, &mut descriptors, until)? == 0 {
@@ -29,22 +42,23 @@ pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(Order, Own
     if receive_all(stream, &mut body, &mut descriptors, until)? < body.len() {
         return Err(lost(&io::ErrorKind::UnexpectedEof.into()));
     }
-    let order: Order = frame::decode(&body).map_err(|error| Refused::from(&error))?;
+    let request: MountRequest = frame::decode(&body).map_err(|error| Refused::from(&error))?;
     let found = descriptors.len();
     let descriptor = descriptors.pop().filter(|_| found == 1).ok_or_else(|| {
-        Refused::new(Code::WrongDescriptor, format!("the order came with {found} descriptors instead of one"))
+        let message = format!("the mount request came with {found} descriptors instead of one");
+        Refused::new(Code::WrongDescriptor, message)
     })?;
     is_fuse(&descriptor)?;
-    Ok(Some((order, descriptor)))
+    Ok(Some((request, descriptor)))
 }
 
-pub fn answer(mut stream: &UnixStream, reply: &Reply, within: Duration) -> io::Result<()> {
+pub fn reply(mut stream: &UnixStream, reply: &MountReply, within: Duration) -> io::Result<()> {
     let frame = frame::encode(reply).map_err(io::Error::other)?;
     stream.set_write_timeout(Some(within))?;
     stream.write_all(&frame)
 }
 
-/// Fills the buffer; only before the first byte the peer may hang up.
+/// Fills the buffer, unless the peer hangs up before the first byte.
 fn receive_all(
     stream: &UnixStream,
     buffer: &mut [u8],
@@ -63,7 +77,7 @@ fn receive_all(
 }
 
 fn lost(error: &io::Error) -> Refused {
-    Refused::new(Code::Late, format!("no whole order came: {error}"))
+    Refused::new(Code::Late, format!("incomplete mount request: {error}"))
 }
 
 fn receive_some(
@@ -74,7 +88,7 @@ fn receive_some(
 ) -> Result<usize, Refused> {
     let left = left(until).and_then(|left| stream.set_read_timeout(Some(left)));
     left.map_err(|error| lost(&error))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let received = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
     let received = received.map_err(|error| lost(&error.into()))?;
@@ -83,32 +97,33 @@ fn receive_some(
             descriptors.extend(sent);
         }
     }
-    // Held by nobody: a peer that sends one after the other must not make us collect them.
-    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > DESCRIPTORS {
+    // A peer that keeps sending descriptors must not use up the mounter's.
+    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
         return Err(Refused::new(
             Code::WrongDescriptor,
-            format!("the order came with more than {DESCRIPTORS} descriptors instead of one"),
+            format!("the mount request came with more than {MAX_DESCRIPTORS} descriptors instead of one"),
         ));
     }
     Ok(received.bytes)
 }
 
-/// Anything else would make the mount process fail in ways that nobody could explain.
+/// With any other file the mount process would fail with an error that does not name the cause.
 fn is_fuse(descriptor: &OwnedFd) -> Result<(), Refused> {
-    let status = fstat(descriptor)
-        .map_err(|error| Refused::new(Code::WrongDescriptor, format!("the descriptor: {error}")))?;
+    let status = fstat(descriptor).map_err(|error| {
+        Refused::new(Code::WrongDescriptor, format!("cannot inspect the descriptor: {error}"))
+    })?;
     let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
     if FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice && device == FUSE_DEVICE {
         Ok(())
     } else {
-        Err(Refused::new(Code::WrongDescriptor, "the descriptor is not of /dev/fuse"))
+        Err(Refused::new(Code::WrongDescriptor, "the descriptor is not /dev/fuse"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel::send;
+    use crate::handover::client::send;
     use proptest::prelude::*;
     use proptest::sample::Index;
     use std::fs::File;
@@ -117,19 +132,19 @@ mod tests {
 
     const SOON: Duration = Duration::from_millis(200);
 
-    fn order() -> Vec<u8> {
-        frame::encode(&Order { bucket: "b".into(), ..Order::default() }).unwrap()
+    fn request() -> Vec<u8> {
+        frame::encode(&MountRequest { bucket: "b".into(), ..MountRequest::default() }).unwrap()
     }
 
     fn null() -> File {
         File::open("/dev/null").unwrap()
     }
 
-    /// What the mounter makes of what `peer` sends.
+    /// What the mounter receives from `peer`.
     fn received(
         until: Instant,
         peer: impl FnOnce(UnixStream) + Send,
-    ) -> Result<Option<(Order, OwnedFd)>, Refused> {
+    ) -> Result<Option<(MountRequest, OwnedFd)>, Refused> {
         let (here, there) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || peer(here));
@@ -152,27 +167,27 @@ mod tests {
     }
 
     #[test]
-    fn silence_and_departure_are_refused_in_time() {
-        let silent = |peer: UnixStream| {
+    fn a_peer_that_stalls_or_hangs_up_is_refused_in_time() {
+        let stalls = |peer: UnixStream| {
             std::thread::sleep(SOON * 2);
             drop(peer);
         };
-        assert_eq!(received(soon(), silent).unwrap_err().code, Code::Late);
-        assert!(received(later(), drop).unwrap().is_none(), "it has only looked");
-        assert_eq!(code(|mut peer| peer.write_all(&order()[..HEADER + 3]).unwrap()), Code::Late);
+        assert_eq!(received(soon(), stalls).unwrap_err().code, Code::Late);
+        assert!(received(later(), drop).unwrap().is_none(), "a probe");
+        assert_eq!(code(|mut peer| peer.write_all(&request()[..HEADER + 3]).unwrap()), Code::Late);
     }
 
     #[test]
-    fn a_dribble_does_not_outlast_the_deadline() {
-        let dribble = |mut peer: UnixStream| {
-            for byte in order() {
+    fn a_slow_sender_does_not_outlast_the_deadline() {
+        let slow = |mut peer: UnixStream| {
+            for byte in request() {
                 if peer.write_all(&[byte]).is_err() {
                     break;
                 }
                 std::thread::sleep(SOON / 4);
             }
         };
-        assert_eq!(received(soon(), dribble).unwrap_err().code, Code::Late);
+        assert_eq!(received(soon(), slow).unwrap_err().code, Code::Late);
     }
 
     #[test]
@@ -184,16 +199,16 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_descriptor_of_the_fuse_device_is_taken() {
-        assert_eq!(code(|mut peer| peer.write_all(&order()).unwrap()), Code::WrongDescriptor);
+    fn exactly_one_descriptor_of_the_fuse_device_is_accepted() {
+        assert_eq!(code(|mut peer| peer.write_all(&request()).unwrap()), Code::WrongDescriptor);
         let with = |count: usize| {
             move |peer: UnixStream| {
                 let files: Vec<File> = (0..count).map(|_| null()).collect();
                 let descriptors: Vec<_> = files.iter().map(File::as_fd).collect();
-                send(&peer, &order(), &descriptors, later()).unwrap();
+                send(&peer, &request(), &descriptors, later()).unwrap();
             }
         };
-        for count in [1, 2, DESCRIPTORS] {
+        for count in [1, 2, MAX_DESCRIPTORS] {
             assert_eq!(code(with(count)), Code::WrongDescriptor, "{count}");
         }
     }
@@ -203,23 +218,23 @@ mod tests {
         // A pipe's reader sees the end only when every descriptor of its writer is closed.
         let (mut reader, writer) = io::pipe().unwrap();
         let refused = received(later(), move |peer| {
-            send(&peer, &order(), &[writer.as_fd(), writer.as_fd()], later()).unwrap();
+            send(&peer, &request(), &[writer.as_fd(), writer.as_fd()], later()).unwrap();
         });
         assert_eq!(refused.unwrap_err().code, Code::WrongDescriptor);
         assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 
     const SEEDS: &[&[u8]] = &[
-        include_bytes!("../seeds/deep"),
-        include_bytes!("../seeds/length-beyond-the-message"),
-        include_bytes!("../seeds/order"),
-        include_bytes!("../seeds/order-of-a-newer-node"),
-        include_bytes!("../seeds/order-of-another-version"),
-        include_bytes!("../seeds/reply"),
-        include_bytes!("../seeds/request-of-a-browser"),
+        include_bytes!("../../seeds/deep"),
+        include_bytes!("../../seeds/length-beyond-the-message"),
+        include_bytes!("../../seeds/mount-request"),
+        include_bytes!("../../seeds/mount-request-of-a-newer-node"),
+        include_bytes!("../../seeds/mount-request-of-another-version"),
+        include_bytes!("../../seeds/mount-reply"),
+        include_bytes!("../../seeds/request-of-a-browser"),
     ];
 
-    /// Seeds with some bytes changed, in pieces, with any number of descriptors: as long as the suite has time for it.
+    /// Seeds with some bytes changed, in pieces, with any number of descriptors; the suite sets for how long.
     #[test]
     fn fuzz() {
         let seconds =
@@ -241,7 +256,7 @@ mod tests {
                     send(&here, &bytes[..cut.max(1)], &vec![file.as_fd(); count], later()).unwrap();
                     (&here).write_all(&bytes[cut.max(1)..]).unwrap();
                     drop(here);
-                    // Nothing but a whole order with one descriptor of the right device would be taken.
+                    // Only a complete request with one descriptor of the right device would be accepted.
                     let refused = receive(&there, later()).map(drop).unwrap_err();
                     prop_assert!(!refused.message.is_empty());
                     Ok(())

@@ -1,6 +1,5 @@
-//! The node's end of the hand-over: one message with one descriptor, one reply, each within a deadline.
+//! The node's end of the hand-over: one request with one descriptor, one reply, each within a deadline.
 
-use std::fs::File;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
@@ -17,38 +16,34 @@ use rustix::net::{
 use thiserror::Error;
 
 use crate::SOCKET;
-use crate::frame::{self, FrameError, HEADER};
-use crate::order::Order;
-use crate::reply::Reply;
-
-/// More than one descriptor is refused; room for several, or the kernel would drop them unseen.
-pub(crate) const DESCRIPTORS: usize = 8;
+use crate::handover::frame::{self, FrameError, HEADER};
+use crate::handover::{MAX_DESCRIPTORS, MountReply, MountRequest};
 
 /// Why the node did not get a reply.
 #[derive(Debug, Error)]
 pub enum HandOverError {
-    #[error("cannot reach the mounter: {0}")]
+    #[error("cannot connect to the mounter: {0}")]
     Connect(#[source] io::Error),
-    #[error("cannot send the order: {0}")]
+    #[error("cannot send the mount request: {0}")]
     Send(#[source] io::Error),
     #[error("no reply from the mounter: {0}")]
     Receive(#[source] io::Error),
-    #[error("the mounter's reply: {0}")]
+    #[error("invalid mount reply: {0}")]
     Reply(FrameError),
-    #[error("the order: {0}")]
-    Order(FrameError),
+    #[error("invalid mount request: {0}")]
+    Request(FrameError),
 }
 
-/// The node's side: hands the descriptor to the mounter that listens in this folder, and waits for its reply.
+/// Hands the descriptor to the mounter that listens in this folder, and waits for its reply.
 pub fn hand_over(
     folder: &Path,
-    order: &Order,
+    request: &MountRequest,
     descriptor: BorrowedFd<'_>,
     until: Instant,
-) -> Result<Reply, HandOverError> {
-    let message = frame::encode(order).map_err(HandOverError::Order)?;
+) -> Result<MountReply, HandOverError> {
+    let message = frame::encode(request).map_err(HandOverError::Request)?;
     let mut stream = connect(folder, until).map_err(HandOverError::Connect)?;
-    // A mounter that refuses without reading has hung up and left its reason.
+    // A mounter that refuses without reading the request fails the send, but its reply is there to be read.
     let sent = send(&stream, &message, &[descriptor], until);
     let mut header = [0; HEADER];
     if let Err(error) = read_exact(&mut stream, &mut header, until) {
@@ -59,7 +54,7 @@ pub fn hand_over(
     frame::decode(&body).map_err(HandOverError::Reply)
 }
 
-/// Whether somebody listens in the folder. Does not wait: a queue that is full is somebody's, too.
+/// Whether a mounter listens in this folder. Does not wait: a full backlog belongs to a mounter, too.
 pub fn listens(folder: &Path) -> bool {
     match reach(folder, SocketFlags::NONBLOCK, |_| Ok(())) {
         Ok(_) => true,
@@ -68,14 +63,14 @@ pub fn listens(folder: &Path) -> bool {
 }
 
 pub fn connect(folder: &Path, until: Instant) -> io::Result<UnixStream> {
-    // A mounter that hangs and a queue that is full would keep us waiting for ever.
+    // With a full backlog and a mounter that hangs, connecting would block without end.
     reach(folder, SocketFlags::empty(), |socket| {
         Ok(set_socket_timeout(socket, Timeout::Send, Some(left(until)?))?)
     })
 }
 
-/// Through a descriptor of the socket: kubelet's paths are about as long as an address may be, and a link that somebody in
-/// the pod has put there would lead to another one's socket.
+/// Through a descriptor of the socket: kubelet's paths are about as long as a socket address may be, and a symbolic link
+/// that a process in the pod put there could lead to the socket of another pod.
 fn reach(
     folder: &Path,
     flags: SocketFlags,
@@ -93,14 +88,14 @@ fn reach(
     Ok(socket.into())
 }
 
-/// Descriptors travel with the first byte.
+/// The kernel passes descriptors along with the first byte.
 pub fn send(
     mut stream: &UnixStream,
     message: &[u8],
     descriptors: &[BorrowedFd<'_>],
     until: Instant,
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
@@ -127,23 +122,18 @@ fn read_exact(stream: &mut UnixStream, mut buffer: &mut [u8], until: Instant) ->
     Ok(())
 }
 
-pub(crate) fn left(until: Instant) -> io::Result<Duration> {
+pub(super) fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
-/// Opens the device whose descriptor is handed over.
-pub fn open_fuse() -> io::Result<File> {
-    File::options().read(true).write(true).open("/dev/fuse")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
+    use std::fs::{self, File};
 
     #[test]
-    fn the_longest_folder_is_reached_and_no_link_followed() {
+    fn a_long_path_works_and_no_symbolic_link_is_followed() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("d".repeat(200));
         fs::create_dir(&folder).unwrap();
@@ -158,6 +148,6 @@ mod tests {
         std::os::unix::fs::symlink(folder.join(SOCKET), elsewhere.join(SOCKET)).unwrap();
         assert!(!listens(&elsewhere));
         drop(listener);
-        assert!(!listens(&folder), "the file alone is nobody");
+        assert!(!listens(&folder), "a socket file without a listener");
     }
 }

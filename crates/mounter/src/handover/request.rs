@@ -1,26 +1,27 @@
-//! What the node asks for: one bucket, served with these arguments in this environment.
+//! The mount request: one bucket, served with these arguments in this environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Unknown fields are ignored, so that a newer node can talk to a mounter that has been running for long; a change that
-/// an old mounter must not ignore needs a new [`crate::frame::VERSION`].
+/// Unknown fields are ignored, so that a newer node can hand over to a mounter of an older release. A change that an old
+/// mounter must not ignore needs a new [`VERSION`](super::frame::VERSION).
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Order {
-    /// Only for the logs: which volume this is.
+pub struct MountRequest {
+    /// Only for the logs.
     pub volume_id: String,
     pub bucket: String,
     /// Options of `mount-s3`, rendered: `--allow-delete`, `--prefix=some/`.
     pub arguments: Vec<String>,
-    /// The whole environment of the mount process, with the location of its credentials.
+    /// The complete environment of the mount process, with the variables of its
+    /// [`Credentials`](crate::credentials::Credentials).
     pub environment: BTreeMap<String, String>,
 }
 
-impl Order {
-    /// What of the environment must never be shown. Short values are left alone: hiding them would garble every line
-    /// and hide nothing.
+impl MountRequest {
+    /// Values of the environment that must not be logged. Short ones are not hidden: replacing them would garble every
+    /// line and protect nothing.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         const SHORTEST: usize = 8;
         let secret = |name: &str| {
@@ -33,11 +34,11 @@ impl Order {
     }
 }
 
-/// Names of variables without their values: an order is logged, secrets are not.
-impl fmt::Debug for Order {
+/// Shows the names of variables without their values, which may be secrets.
+impl fmt::Debug for MountRequest {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
-            .debug_struct("Order")
+            .debug_struct("MountRequest")
             .field("volume_id", &self.volume_id)
             .field("bucket", &self.bucket)
             .field("arguments", &self.arguments)
@@ -50,7 +51,7 @@ impl fmt::Debug for Order {
 mod tests {
     use super::*;
 
-    fn order() -> Order {
+    fn request() -> MountRequest {
         let environment = [
             ("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI"),
             ("AWS_SHARED_CREDENTIALS_FILE", "/comm/credentials"),
@@ -59,17 +60,17 @@ mod tests {
             ("AWS_REGION", "us-east-1"),
         ];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        Order { bucket: "b".into(), environment, ..Order::default() }
+        MountRequest { bucket: "b".into(), environment, ..MountRequest::default() }
     }
 
     #[test]
     fn a_secret_is_not_shown() {
-        let shown = format!("{:?}", order());
+        let shown = format!("{:?}", request());
         assert!(shown.contains("AWS_SECRET_ACCESS_KEY") && !shown.contains("wJalr"), "{shown}");
     }
 
     #[test]
     fn secrets_are_known_by_the_names_of_their_variables() {
-        assert_eq!(order().secrets().collect::<Vec<_>>(), ["wJalrXUtnFEMI", "http://me:word@proxy"]);
+        assert_eq!(request().secrets().collect::<Vec<_>>(), ["wJalrXUtnFEMI", "http://me:word@proxy"]);
     }
 }

@@ -1,0 +1,49 @@
+//! How long each part of a mount may take. Every process waits a little longer than the one it waits for, so that it
+//! learns the reason of a failure instead of a timeout.
+
+use std::time::Duration;
+
+/// The mount process waits this long for the S3 server's first answer. The kubelet tries again by itself.
+pub const S3_ANSWER: Duration = Duration::from_secs(8);
+/// An S3 server that is there answers sooner; after this, the mount process starts to diagnose why it does not.
+pub const DIAGNOSE_AFTER: Duration = Duration::from_secs(1);
+/// For each of [`DIAGNOSE_STEPS`]: name resolution, connection, TLS handshake.
+pub const DIAGNOSE_STEP: Duration = Duration::from_secs(2);
+pub const DIAGNOSE_STEPS: u32 = 3;
+/// A server that was only slow may still answer after the diagnosis, which then was wrong.
+pub const DIAGNOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// The mounter waits this long for the mount process to say whether it serves.
+pub const MOUNT_PROCESS_REPLY: Duration = Duration::from_secs(9);
+/// The node waits this long for the mounter's reply.
+pub const HAND_OVER: Duration = Duration::from_secs(10);
+/// The node waits this long for the attachment, the Mountpoint Pod and its mounter. The kubelet mounts one pod of a volume
+/// at a time: a publish that waits keeps all others waiting.
+pub const MOUNTER_LISTENS: Duration = Duration::from_secs(14);
+/// A publish ends within this, and a node service that is told to stop lets it.
+pub const PUBLISH: Duration = Duration::from_secs(30);
+
+const fn seconds(duration: Duration) -> u64 {
+    duration.as_secs()
+}
+
+const _: () = {
+    let diagnosis =
+        seconds(DIAGNOSE_AFTER) + DIAGNOSE_STEPS as u64 * seconds(DIAGNOSE_STEP) + seconds(DIAGNOSE_GRACE);
+    assert!(
+        diagnosis <= seconds(S3_ANSWER),
+        "the diagnosis must be complete before the mount process gives up"
+    );
+    assert!(
+        seconds(S3_ANSWER) < seconds(MOUNT_PROCESS_REPLY),
+        "the mounter must hear why S3 does not answer"
+    );
+    assert!(
+        seconds(MOUNT_PROCESS_REPLY) < seconds(HAND_OVER),
+        "the node must hear why the mount process failed"
+    );
+    assert!(
+        seconds(MOUNTER_LISTENS) + seconds(HAND_OVER) < seconds(PUBLISH),
+        "a publish must have time left for mounts that do not answer"
+    );
+};

@@ -1,0 +1,144 @@
+//! The mount reply: the bucket is being served, or why it is not.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MountReply {
+    Serving(Serving),
+    Refused(Refused),
+}
+
+/// The mount process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Serving {
+    /// As seen in the Mountpoint Pod.
+    pub pid: u32,
+    pub version: String,
+}
+
+/// Why the bucket is not served, in words that name the remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{message} ({code})")]
+pub struct Refused {
+    pub code: Code,
+    pub message: String,
+}
+
+impl Refused {
+    /// The longest message in bytes; longer ones are dumps of a library.
+    pub const MAX_MESSAGE: usize = 4096;
+
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let mut message = message.into();
+        if message.len() > Self::MAX_MESSAGE {
+            let cut = (0..=Self::MAX_MESSAGE).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
+            message.truncate(cut);
+        }
+        Self { code, message }
+    }
+}
+
+/// Stable, because the node decides by it and dashboards count it. A code of a newer release reads as [`Code::Failed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The peer is not root.
+    WrongPeer,
+    /// The message cannot be parsed.
+    Garbled,
+    /// The message has another version of the protocol.
+    WrongVersion,
+    /// No descriptor, more than one, or not of `/dev/fuse`.
+    WrongDescriptor,
+    /// The peer did not send its message in time.
+    Late,
+    /// This mounter is serving a mount already.
+    Busy,
+    BadOption,
+    BadPrefix,
+    /// Not a valid bucket name for this server.
+    BadBucket,
+    NoSuchBucket,
+    AccessDenied,
+    /// The secret key does not belong to the access key.
+    WrongSecret,
+    UnknownKey,
+    ExpiredCredentials,
+    NoCredentials,
+    EndpointUnreachable,
+    UnknownHost,
+    UntrustedCertificate,
+    WrongRegion,
+    CacheNotWritable,
+    TimedOut,
+    /// Anything else; see the message.
+    #[serde(other)]
+    Failed,
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(formatter)
+    }
+}
+
+impl MountReply {
+    /// Starts the line in which a mount process reports whether it is serving; everything else it prints is its log.
+    const LINE_PREFIX: &str = "s3-csi-mount-reply ";
+
+    pub fn to_line(&self) -> String {
+        // Strings and numbers always serialize.
+        format!("{}{}", Self::LINE_PREFIX, serde_json::to_string(self).unwrap_or_default())
+    }
+
+    pub fn from_line(line: &str) -> Option<Self> {
+        serde_json::from_str(line.strip_prefix(Self::LINE_PREFIX)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reply_is_one_line_that_reads_back() {
+        for reply in [
+            MountReply::Serving(Serving { pid: 7, version: "1.2".into() }),
+            MountReply::Refused(Refused::new(Code::NoSuchBucket, "there is no\nbucket `b`")),
+        ] {
+            let line = reply.to_line();
+            assert!(!line.contains('\n'));
+            assert_eq!(MountReply::from_line(&line), Some(reply));
+        }
+        assert_eq!(MountReply::from_line("2026-01-01 INFO s3-csi-mount-reply {}"), None);
+        assert_eq!(MountReply::from_line("s3-csi-mount-reply {}"), None);
+    }
+
+    #[test]
+    fn an_unknown_code_reads_as_failed() {
+        let line = r#"s3-csi-mount-reply {"refused":{"code":"moon-phase","message":"wait"}}"#;
+        assert_eq!(
+            MountReply::from_line(line),
+            Some(MountReply::Refused(Refused::new(Code::Failed, "wait")))
+        );
+    }
+
+    #[test]
+    fn codes_are_written_in_kebab_case() {
+        assert_eq!(Code::UntrustedCertificate.to_string(), "untrusted-certificate");
+        assert_eq!(
+            Refused::new(Code::Late, "no message").to_string(),
+            "no message (late)",
+            "as an error it names its code"
+        );
+    }
+
+    #[test]
+    fn messages_are_cut_between_characters() {
+        let refused = Refused::new(Code::Failed, "ü".repeat(Refused::MAX_MESSAGE));
+        assert_eq!(refused.message.len(), Refused::MAX_MESSAGE);
+        assert_eq!(Refused::new(Code::Failed, "x".repeat(5000)).message.len(), Refused::MAX_MESSAGE);
+    }
+}

@@ -1,10 +1,10 @@
-//! Where contents are cached, and the downloads that use it.
+//! The caches of contents, and the downloads that use them.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use futures::executor::block_on;
-use mounter::reply::{Code, Refused};
+use mounter::handover::{Code, Refused};
 use mountpoint_s3_fs::Runtime;
 use mountpoint_s3_fs::data_cache::{
     CacheLimit, DataCacheError, DiskDataCache, DiskDataCacheConfig, ExpressDataCache, ExpressDataCacheConfig,
@@ -16,20 +16,19 @@ use mountpoint_s3_fs::s3::S3Path;
 
 use crate::client::Client;
 use crate::options::Options;
-use crate::serve::encryption;
 
 const MIB: usize = 1024 * 1024;
-/// Unit of the cache of contents, and of the pool's smallest buffers.
+/// In bytes: the unit of the caches, and the smallest buffers of the pool.
 pub(crate) const BLOCK: usize = MIB;
 
-/// The cache's folder, emptied: what is in it belongs to a process that is gone.
+/// The folder of the cache, emptied: its contents belong to a process that ended.
 pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
     let Some(parent) = options.cache.as_deref().filter(|_| options.max_cache_size != Some(0)) else {
         return Ok(None);
     };
     let unusable = |error: &dyn std::fmt::Display| {
         let message = format!(
-            "the cache folder {} cannot be written: {error}; give the volume a cache",
+            "cannot write to the cache folder {}: {error}; configure a cache for the volume",
             parent.display()
         );
         Refused::new(Code::CacheNotWritable, message)
@@ -67,7 +66,7 @@ impl Caches {
         let express = options.cache_xz.as_ref().map(|bucket| {
             ExpressDataCacheConfig::new(bucket.as_str(), &path.bucket)
                 .block_size(BLOCK as u64)
-                .sse(encryption(options))
+                .sse(options.encryption())
         });
         Self { disk, express }
     }

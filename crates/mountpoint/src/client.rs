@@ -1,6 +1,6 @@
-//! The S3 client that Mountpoint works with: the library's, with four differences. It changes its keys when their file
-//! changes, it never sends what a server might take for something else, it does not replace what it must not, and it does
-//! not wait for ever.
+//! The S3 client of the file system: the library's, with four differences. It changes its keys when their file changes, it
+//! never sends a request that some servers misunderstand, it does not replace objects unless that is allowed, and it does
+//! not wait without end.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -13,29 +13,29 @@ use mountpoint_s3_client::error::{
 };
 use mountpoint_s3_client::types::{
     CopyObjectParams, CopyObjectResult, DeleteObjectResult, GetObjectAttributesResult, GetObjectParams,
-    HeadObjectParams, HeadObjectResult, ListObjectsResult, ObjectAttribute, ObjectClientResult,
-    PutObjectParams, PutObjectResult, PutObjectSingleParams, RenameObjectParams, RenameObjectResult,
+    HeadObjectParams, HeadObjectResult, ListObjectsResult, ObjectAttribute, PutObjectParams, PutObjectResult,
+    PutObjectSingleParams, RenameObjectParams, RenameObjectResult,
 };
 use mountpoint_s3_client::{NewClientError, ObjectClient, S3CrtClient, S3RequestError};
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
 use crate::credentials::{Keys, KeysError, Source, Stamp, stamp};
-use crate::silence::{Awaited, Silence};
+use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 use crate::upload::Upload;
 
-/// Between attempts at a file that cannot be read: often enough for whoever is at it, seldom enough for every request.
-const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Between attempts to read a file that could not be read. Checked with every request, so it must not be read each time.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum ClientError {
     #[error(transparent)]
     Keys(#[from] KeysError),
-    #[error("the S3 client: {0}")]
+    #[error("cannot create the S3 client: {0}")]
     New(#[from] NewClientError),
 }
 
-/// How to make a client, again with every change of keys.
+/// How to make the library's client, again after each change of the keys.
 #[derive(Debug)]
 pub(crate) struct Recipe {
     pub(crate) config: S3ClientConfig,
@@ -48,14 +48,14 @@ impl Recipe {
     }
 }
 
-/// What may be done to objects that are there already.
+/// What may be done to existing objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rights {
-    /// Servers that do not know `RenameObject` take it for an upload of nothing: the source stays, the destination is
-    /// emptied, and the answer is success. Only directory buckets are sure to know it.
+    /// Servers that do not know `RenameObject` mistake it for an upload of an empty object: the source stays, the
+    /// destination is emptied, and the response is success. Only directory buckets are sure to know it.
     pub(crate) rename: bool,
-    /// Without it, an object that somebody else has made since we looked is not replaced: the server is told so, as
-    /// only it can know.
+    /// Without it, an object that another client created since it was looked up is not replaced. Only the server can
+    /// check that, with `If-None-Match`.
     pub(crate) overwrite: bool,
 }
 
@@ -66,54 +66,54 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     recipe: Recipe,
     rights: Rights,
-    silence: Arc<Silence>,
+    timeout: Arc<ServerTimeout>,
     current: RwLock<S3CrtClient>,
-    /// Held by whoever looks after changed keys; others go on with the old ones meanwhile.
+    /// Locked while changed keys are read; other requests use the old ones meanwhile.
     seen: Mutex<Seen>,
 }
 
-/// What the keys' file was when it was last looked into.
+/// The file of the keys as it was last read.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) stamp: Option<Stamp>,
     pub(crate) keys: Option<Keys>,
-    /// After a file that could not be read: it may be a matter of moments.
-    again_at: Option<Instant>,
+    /// After a read that failed, which may be a matter of moments.
+    retry_at: Option<Instant>,
 }
 
 impl Seen {
     pub(crate) fn new(stamp: Option<Stamp>, keys: Option<Keys>) -> Self {
-        Self { stamp, keys, again_at: None }
+        Self { stamp, keys, retry_at: None }
     }
 }
 
 impl Client {
-    /// `first` is one that [`Recipe::make`] made and that has proved itself.
+    /// `first` was made by [`Recipe::make`] and has worked.
     pub(crate) fn new(
         recipe: Recipe,
         first: S3CrtClient,
         seen: Seen,
         rights: Rights,
-        silence: Arc<Silence>,
+        timeout: Arc<ServerTimeout>,
     ) -> Self {
         let (current, seen) = (RwLock::new(first), Mutex::new(seen));
-        Self(Arc::new(Inner { recipe, rights, silence, current, seen }))
+        Self(Arc::new(Inner { recipe, rights, timeout, current, seen }))
     }
 
     async fn answer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
-        self.0.silence.end(Awaited::Answer, request).await
+        self.0.timeout.limit_request(Awaited::Answer, request).await
     }
 
     async fn transfer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
-        self.0.silence.end(Awaited::Transfer, request).await
+        self.0.timeout.limit_request(Awaited::Transfer, request).await
     }
 
-    /// The client with the newest keys. Looking at the file costs a microsecond, which is nothing beside a request.
+    /// The client with the newest keys. Checking the file takes a microsecond, which is nothing beside a request.
     fn get(&self) -> S3CrtClient {
         let inner = &*self.0;
         if let (Some(path), Ok(mut seen)) = (inner.recipe.source.file(), inner.seen.try_lock()) {
             let newest = stamp(path);
-            let due = seen.again_at.is_none_or(|at| at <= Instant::now());
+            let due = seen.retry_at.is_none_or(|at| at <= Instant::now());
             if newest.is_some() && newest != seen.stamp && due {
                 inner.renew(&mut seen, newest);
             }
@@ -123,7 +123,7 @@ impl Client {
 }
 
 impl Inner {
-    /// The file is written anew more often than the keys in it change, and a client is not cheap.
+    /// The node rewrites the file more often than its keys change, and a client is not cheap.
     fn renew(&self, seen: &mut Seen, newest: Option<Stamp>) {
         let made = self.recipe.source.keys().map_err(ClientError::from).and_then(|keys| {
             let changed = keys != seen.keys;
@@ -139,18 +139,16 @@ impl Inner {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "changed credentials cannot be used; the old ones stay");
+                tracing::warn!(%error, "cannot use the changed credentials; the old ones stay in use");
                 match error {
-                    // It was read, and will be no better until it is written again.
+                    // It was read; only the next change of the file can help.
                     ClientError::Keys(KeysError::Missing { .. }) => seen.stamp = newest,
-                    _ => seen.again_at = Some(Instant::now() + TRY_AGAIN_AFTER),
+                    _ => seen.retry_at = Some(Instant::now() + RETRY_AFTER),
                 }
             }
         }
     }
 }
-
-pub(crate) type Answer<T, E> = ObjectClientResult<T, E, S3RequestError>;
 
 #[async_trait]
 impl ObjectClient for Client {
@@ -229,7 +227,7 @@ impl ObjectClient for Client {
             params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
         }
         let request = self.transfer(self.get().put_object(bucket, key, &params)).await?;
-        Ok(Upload::new(request, key, &params, Arc::clone(&self.0.silence)))
+        Ok(Upload::new(request, key, &params, Arc::clone(&self.0.timeout)))
     }
 
     async fn put_object_single(

@@ -1,5 +1,5 @@
-//! From options to a client that is known to work: keys, region and bucket are tried before anything is served, and what
-//! is wrong with them is said in words.
+//! From options to an S3 client that is known to work: credentials, region and bucket are tried before anything is served, so
+//! that a mistake becomes an error of the mount.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,9 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contract::options::{REGIONS, is_region};
-use mounter::reply::{Code, Refused};
+use contract::s3::{REGIONS, RegionSources, is_amazon, is_region};
+use mounter::deadlines::{DIAGNOSE_AFTER, DIAGNOSE_GRACE, S3_ANSWER};
+use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::config::{
     AddressingStyle, Allocator, EndpointConfig, S3ClientConfig, TlsConfig, Uri,
 };
@@ -20,33 +21,25 @@ use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
 use crate::client::{Client, ClientError, Recipe, Rights, Seen};
 use crate::credentials::{Source, stamp};
-use crate::diagnose::Way;
-use crate::explain::{self, Target};
+use crate::diagnose::Route;
 use crate::options::Options;
-use crate::silence::Silence;
+use crate::refusal::{self, RequestedBucket};
+use crate::server_timeout::ServerTimeout;
 
-/// The longest that one who mounts waits for a server that does not answer; kubelet tries again by itself.
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// A server that is there answers sooner; for one that does not, it is worth finding out why.
-const DIAGNOSE_AFTER: Duration = Duration::from_secs(1);
-/// While both the answer and the diagnosis are awaited.
-const LISTEN_EVERY: Duration = Duration::from_millis(20);
-/// A server that was only slow may still answer, and then it is right and the diagnosis wrong.
-const DOUBT: Duration = Duration::from_secs(1);
-/// A file system must be stubborn, as programs do not expect transient errors. `AWS_MAX_ATTEMPTS` overrides it.
+/// How often the answer and the diagnosis are checked while both are awaited.
+const CHECK_EVERY: Duration = Duration::from_millis(20);
+/// Programs do not expect transient errors of a file system. `AWS_MAX_ATTEMPTS` overrides it.
 const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
-/// What the S3 client aims at unless told otherwise. Never asked from the cloud's metadata service.
+/// The S3 client's default. Without a value the client would ask the cloud's metadata service.
 const THROUGHPUT_GBPS: u64 = 10;
-const REGION: &str = "us-east-1";
 
-/// The parts that the client's options decide.
 pub(crate) struct Connected {
     pub(crate) client: Client,
     pub(crate) first: S3CrtClient,
     pub(crate) personality: S3Personality,
 }
 
-/// What the surroundings say about a variable.
+/// Reads an environment variable.
 pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 pub(crate) fn connect(
@@ -54,38 +47,42 @@ pub(crate) fn connect(
     path: &S3Path,
     part_sizes: (usize, usize),
     pool: PagedPool,
-    silence: &Arc<Silence>,
+    timeout: &Arc<ServerTimeout>,
     variable: Variable<'_>,
 ) -> Result<Connected, Refused> {
-    let chosen =
-        options.region.clone().or_else(|| variable("AWS_REGION")).filter(|region| !region.is_empty());
-    let mut region = chosen.clone().unwrap_or_else(|| REGION.to_owned());
+    let driver_region = variable("AWS_REGION");
+    let regions = RegionSources {
+        volume: options.region.as_deref(),
+        driver: driver_region.as_deref(),
+        ..RegionSources::default()
+    };
+    let mut region = regions.effective().to_owned();
     let endpoint_url = options.endpoint_url.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
     let endpoint_url = endpoint_url.filter(|url| !url.is_empty());
     let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
     let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
-    let config = config.telemetry_callback(Arc::<Silence>::clone(silence));
+    let config = config.telemetry_callback(Arc::<ServerTimeout>::clone(timeout));
     let mut redirected = false;
-    let until = Instant::now() + ANSWER_WITHIN;
+    let until = Instant::now() + S3_ANSWER;
     let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
     loop {
         check_region(&region)?;
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
-        let target = Target {
+        let requested = RequestedBucket {
             bucket: path.bucket.to_string(),
             endpoint: endpoint_url.clone().unwrap_or_else(|| format!("Amazon S3 in {region}")),
             region: region.clone(),
         };
         let recipe =
             Recipe { config: config.clone().endpoint_config(endpoint.clone()), source: source.clone() };
-        // Before the keys are read: if they change in between, the first request sees it.
+        // Before the keys are read: if they change in between, the first request notices.
         let stamp = recipe.source.file().and_then(stamp);
         let made = recipe.source.keys().map_err(ClientError::from);
         let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
-        let (first, keys) = made.map_err(|error| explain::client(&error, &target))?;
-        let way = Way::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
-        match attempt(&first, path, way, until) {
+        let (first, keys) = made.map_err(|error| refusal::of_client(&error, &requested))?;
+        let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
+        match attempt(&first, path, route, until) {
             Outcome::Answer(Ok(())) => {
                 let personality = personality(options, path, &endpoint, endpoint_url.as_deref())?;
                 let rights = Rights {
@@ -93,22 +90,22 @@ pub(crate) fn connect(
                     overwrite: options.allow_overwrite,
                 };
                 let seen = Seen::new(stamp, keys);
-                let client = Client::new(recipe, first.clone(), seen, rights, Arc::clone(silence));
+                let client = Client::new(recipe, first.clone(), seen, rights, Arc::clone(timeout));
                 return Ok(Connected { client, first, personality });
             }
             Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
                 right,
                 _,
-            )))) if chosen.is_none() && !redirected => {
+            )))) if !regions.is_named() && !redirected => {
                 redirected = true;
                 region = right;
             }
-            Outcome::Answer(Err(error)) => return Err(explain::listing(&error, &target)),
+            Outcome::Answer(Err(error)) => return Err(refusal::of_listing(&error, &requested)),
             Outcome::Diagnosis(refused) => return Err(refused),
-            Outcome::Silence => {
-                let (endpoint, limit) = (&target.endpoint, ANSWER_WITHIN.as_secs());
+            Outcome::Timeout => {
+                let (endpoint, limit) = (&requested.endpoint, S3_ANSWER.as_secs());
                 let message = format!(
-                    "{endpoint} did not answer within {limit} s, or only with errors worth another try, such as 503: is it overloaded?"
+                    "{endpoint} did not answer within {limit} s, or only with temporary errors such as 503: is it overloaded?"
                 );
                 return Err(Refused::new(Code::TimedOut, message));
             }
@@ -116,32 +113,28 @@ pub(crate) fn connect(
     }
 }
 
-/// It becomes part of what is signed, and of a host name: whoever says it, the volume or a server that redirects, must not
-/// choose more than a region with it.
+/// The region becomes part of a host name and of what is signed. The volume, or a server that redirects, must not choose
+/// more than a region with it.
 fn check_region(region: &str) -> Result<(), Refused> {
     let invalid = || Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {REGIONS}"));
     is_region(region).then_some(()).ok_or_else(invalid)
 }
 
-/// What kind of bucket it is. That it is a directory bucket is believed of Amazon alone: everywhere else, requests that
-/// only such buckets know destroy data.
+/// The kind of the bucket. Only Amazon has directory buckets: on other servers, requests that only such buckets know
+/// destroy data.
 fn personality(
     options: &Options,
     path: &S3Path,
     endpoint: &EndpointConfig,
     url: Option<&str>,
 ) -> Result<S3Personality, Refused> {
-    let amazon = url.is_none_or(|url| {
-        let host = url.split("://").nth(1).unwrap_or(url).split(['/', ':']).next().unwrap_or_default();
-        host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
-    });
     let inferred = S3Personality::infer_from_bucket(&path.bucket, endpoint);
-    let directory = amazon && inferred.supports_rename_object();
+    let directory = is_amazon(url) && inferred.supports_rename_object();
     match options.personality() {
         Some(wanted) if wanted.supports_rename_object() && !directory => {
             let message = format!(
-                "bucket-type is `directory`, but bucket `{}` is none: those are at Amazon and have names that end in \
-                 --x-s3; remove the option",
+                "invalid `bucket-type` `directory`: bucket `{}` is not a directory bucket, which only Amazon has, with names \
+                 that end in --x-s3; remove the option",
                 path.bucket
             );
             Err(Refused::new(Code::BadOption, message))
@@ -185,7 +178,7 @@ fn client_config(
     Ok(config)
 }
 
-/// Who asks, for the server's logs: the driver's words first, then this program.
+/// For the server's logs: the driver's prefix, then this program.
 fn user_agent(options: &Options) -> UserAgent {
     let own = concat!("s3-csi-mountpoint/", env!("CARGO_PKG_VERSION"));
     let prefix = options.user_agent_prefix.iter().map(String::as_str).chain([own]);
@@ -209,11 +202,11 @@ fn endpoint_config(options: &Options, region: &str, url: Option<&str>) -> Result
     let bad = |reason: &str| {
         Refused::new(
             Code::BadOption,
-            format!("the endpoint is `{url}`: {reason}, such as https://s3.example.com"),
+            format!("invalid endpoint `{url}`: {reason}, such as https://s3.example.com"),
         )
     };
     if !url.starts_with("http://") && !url.starts_with("https://") {
-        return Err(bad("it must be a URL that begins with http:// or https://"));
+        return Err(bad("it must be a URL that starts with http:// or https://"));
     }
     let uri = Uri::new_from_str(&Allocator::default(), url).map_err(|_| bad("it must be a URL"))?;
     Ok(config.endpoint(uri))
@@ -225,14 +218,14 @@ enum Outcome {
     Answer(Answer),
     /// Why there is no answer.
     Diagnosis(Refused),
-    Silence,
+    Timeout,
 }
 
-/// One small listing.
-fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, until: Instant) -> Outcome {
+/// One small listing; if that takes long, a diagnosis beside it.
+fn attempt(client: &S3CrtClient, path: &S3Path, route: Option<Route>, until: Instant) -> Outcome {
     let (listed, answers) = mpsc::channel();
     let (client, path) = (client.clone(), path.clone());
-    // Nobody listens to either of the threads any more once it is decided.
+    // Once there is an outcome, no one receives from the threads any more.
     thread::spawn(move || {
         let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
         let _ = listed.send(futures::executor::block_on(listing).map(drop));
@@ -240,13 +233,13 @@ fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, until: Instant
     if let Ok(answer) = answers.recv_timeout(DIAGNOSE_AFTER) {
         return Outcome::Answer(answer);
     }
-    let (walked, findings) = mpsc::channel();
-    if let Some(way) = way {
-        thread::spawn(move || way.walk().map(|refused| walked.send(refused)));
+    let (diagnosed, findings) = mpsc::channel();
+    if let Some(route) = route {
+        thread::spawn(move || route.diagnose().map(|refused| diagnosed.send(refused)));
     }
     let mut diagnosis: Option<(Refused, Instant)> = None;
     while Instant::now() < until {
-        match answers.recv_timeout(LISTEN_EVERY) {
+        match answers.recv_timeout(CHECK_EVERY) {
             Ok(answer) => return Outcome::Answer(answer),
             Err(mpsc::RecvTimeoutError::Disconnected) => break,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
@@ -255,11 +248,11 @@ fn attempt(client: &S3CrtClient, path: &S3Path, way: Option<Way>, until: Instant
             diagnosis = Some((refused, Instant::now()));
         }
         match diagnosis {
-            Some((refused, at)) if at.elapsed() >= DOUBT => return Outcome::Diagnosis(refused),
+            Some((refused, at)) if at.elapsed() >= DIAGNOSE_GRACE => return Outcome::Diagnosis(refused),
             _ => {}
         }
     }
-    diagnosis.map_or(Outcome::Silence, |(refused, _)| Outcome::Diagnosis(refused))
+    diagnosis.map_or(Outcome::Timeout, |(refused, _)| Outcome::Diagnosis(refused))
 }
 
 #[cfg(test)]
@@ -267,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_region_chooses_no_host() {
+    fn a_region_cannot_choose_a_host() {
         for region in ["us-east-1", "eu", "my_region-7"] {
             check_region(region).unwrap();
         }

@@ -1,9 +1,10 @@
-//! Which keys requests are signed with. Keys in a profile file may change while we serve: the node writes them anew and
+//! How requests are signed. Keys in a credentials file may change while the bucket is served: the node rewrites the file and
 //! the next request uses them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use mounter::credentials::Credentials;
 use mountpoint_s3_client::config::{
     Allocator, CredentialsProvider, CredentialsProviderStaticOptions, S3ClientAuthConfig,
 };
@@ -15,18 +16,18 @@ pub(crate) enum KeysError {
     Read { path: PathBuf, source: std::io::Error },
     #[error("the credentials file {path} has no keys for profile `{profile}`")]
     Missing { path: PathBuf, profile: String },
-    #[error("the keys of the credentials file cannot be used")]
+    #[error("invalid keys in the credentials file")]
     Unusable,
 }
 
-/// Where keys come from.
+/// Where the signing keys come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// Nobody asks who we are.
+    /// Requests are not signed.
     Unsigned,
-    /// A profile with keys, read again when its file changes.
+    /// A profile with keys, read again whenever its file changes.
     File(ProfileFile),
-    /// Whatever the client's own chain finds: variables, web identity, instance roles.
+    /// What the S3 client's own chain finds: variables, web identity, container credentials.
     Chain { profile: Option<String> },
 }
 
@@ -36,11 +37,11 @@ pub(crate) struct ProfileFile {
     profile: String,
 }
 
-/// When a file last changed, its permissions included, as far as can be told without reading it.
+/// Differs when the file or its permissions changed.
 pub(crate) type Stamp = (i64, i64, u64, u64);
 
 impl Source {
-    /// In the order of the client's own chain: variables before files.
+    /// In the order of the S3 client's own chain: keys in variables come before files.
     pub(crate) fn find(
         no_sign_request: bool,
         profile: Option<&str>,
@@ -53,19 +54,21 @@ impl Source {
         if profile.is_none() && set("AWS_ACCESS_KEY_ID").is_some() {
             return Self::Chain { profile: None };
         }
-        let wanted = profile.map(str::to_owned).or_else(|| set("AWS_PROFILE"));
-        if let Some(path) = set("AWS_SHARED_CREDENTIALS_FILE") {
-            let profile = wanted.clone().unwrap_or_else(|| "default".to_owned());
-            let file = ProfileFile { path: path.into(), profile };
-            // A profile can also name a role or a program; those are the chain's.
-            if !matches!(file.keys(), Err(KeysError::Missing { .. })) {
-                return Self::File(file);
+        let option = profile.map(str::to_owned);
+        match Credentials::from_variables(variable) {
+            Credentials::StaticKeys { file, profile } => {
+                let file = ProfileFile { path: file.into(), profile: option.clone().unwrap_or(profile) };
+                // A profile can also name a role or a program, which only the chain understands.
+                if !matches!(file.keys(), Err(KeysError::Missing { .. })) {
+                    return Self::File(file);
+                }
             }
+            Credentials::WebIdentity { .. } | Credentials::Container { .. } | Credentials::None => {}
         }
-        Self::Chain { profile: wanted }
+        Self::Chain { profile: option.or_else(|| set("AWS_PROFILE")) }
     }
 
-    /// The keys of the file, if that is where they come from.
+    /// The keys, if they come from a file.
     pub(crate) fn keys(&self) -> Result<Option<Keys>, KeysError> {
         match self {
             Self::File(file) => file.keys().map(Some),
@@ -73,7 +76,7 @@ impl Source {
         }
     }
 
-    /// How the client signs, with these keys or as it finds out by itself.
+    /// With these keys, or with what the S3 client finds by itself.
     pub(crate) fn auth(&self, keys: Option<&Keys>) -> Result<S3ClientAuthConfig, KeysError> {
         match (self, keys) {
             (_, Some(keys)) => keys.provider(),
@@ -85,7 +88,7 @@ impl Source {
         }
     }
 
-    /// The file to keep an eye on, if any.
+    /// The file to check for changes, if any.
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(&file.path),
@@ -94,7 +97,7 @@ impl Source {
     }
 }
 
-/// `None` while there is no such file: whoever replaces it may be at it.
+/// `None` while there is no such file: it may be about to be replaced.
 pub(crate) fn stamp(path: &Path) -> Option<Stamp> {
     use std::os::unix::fs::MetadataExt as _;
     let metadata = fs::metadata(path).ok()?;
@@ -110,7 +113,7 @@ impl ProfileFile {
     }
 }
 
-/// Shown by name only: what cannot be printed cannot be logged.
+/// Cannot be printed, so that it cannot be logged.
 #[derive(PartialEq, Eq)]
 pub(crate) struct Keys {
     access_key_id: String,
@@ -165,7 +168,7 @@ mod tests {
                         aws_access_key_id = AKIA \naws_secret_access_key=se=cret\n[half]\naws_access_key_id=A\n";
 
     #[test]
-    fn keys_are_those_of_the_profile() {
+    fn keys_are_read_from_their_profile() {
         let keys = Keys::parse(FILE, "mine").unwrap();
         assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), ("AKIA", "se=cret"));
         assert!(keys.session_token.is_none());
@@ -175,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_is_the_one_that_is_configured() {
+    fn the_configured_source_is_used() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("credentials");
         fs::write(&path, FILE).unwrap();
@@ -191,12 +194,12 @@ mod tests {
         assert_eq!(find(false, None, &file), mine);
         assert_eq!(find(true, None, &file), Source::Unsigned);
         assert_eq!(find(false, None, &[]), Source::Chain { profile: None });
-        // Half a profile may be completed by what only the chain knows.
+        // The chain may know how to complete half a profile.
         assert_eq!(find(false, Some("half"), &file), Source::Chain { profile: Some("half".into()) });
         let keys = [("AWS_ACCESS_KEY_ID", "A"), file[0], file[1]];
         assert_eq!(find(false, None, &keys), Source::Chain { profile: None });
         assert_eq!(find(false, Some("mine"), &keys), mine);
-        // A file that is not there yet is no reason to ask anybody else for keys.
+        // A file that does not exist yet is no reason to look for other keys.
         let missing = [("AWS_SHARED_CREDENTIALS_FILE", "/no/file")];
         assert!(matches!(find(false, None, &missing), Source::File(_)));
     }

@@ -1,6 +1,6 @@
-//! Why a server does not answer. The client's core tries again and again and says nothing until minutes have passed, and
-//! delays the failure of a TLS handshake by up to half a minute on purpose; whoever mounts wants to know now. So the way
-//! to the server is walked once more, step by step.
+//! Why an S3 server does not answer. The S3 client retries for minutes without reporting anything, and delays the failure
+//! of a TLS handshake by up to half a minute on purpose; a mount needs the reason in time. So the route to the server is
+//! tried once more, step by step.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -9,30 +9,29 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use mounter::reply::{Code, Refused};
+use mounter::deadlines::DIAGNOSE_STEP;
+use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::config::EndpointConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// For each step; three of them, and whoever mounts still gets the reason.
-const STEP_WITHIN: Duration = Duration::from_secs(2);
-/// For each address after the first ones have used the time up.
-const LEAST: Duration = Duration::from_millis(100);
-/// Where the client's core looks for authorities unless told otherwise.
+/// For each address when the ones before have used up the time.
+const LEAST_PER_ADDRESS: Duration = Duration::from_millis(100);
+/// Where the S3 client looks for authorities by default.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// The way to the server of one bucket.
+/// The route to the server of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct Route {
     host: String,
     port: u16,
-    /// The file of trusted authorities, if the way is encrypted.
+    /// The file of trusted authorities, with TLS.
     authorities: Option<PathBuf>,
 }
 
-impl Way {
-    /// `None` if requests go another way: a proxy's, or none that could be told.
+impl Route {
+    /// `None` if requests go through a proxy, or the address is not known.
     pub(crate) fn to(
         bucket: &str,
         endpoint: &EndpointConfig,
@@ -60,8 +59,8 @@ impl Way {
         Some(Self { host, port, authorities })
     }
 
-    /// The first step that fails; `None` if the server can be reached and is trusted, and merely does not answer.
-    pub(crate) fn walk(&self) -> Option<Refused> {
+    /// The first step that fails; `None` if the server is reachable and trusted but does not answer.
+    pub(crate) fn diagnose(&self) -> Option<Refused> {
         let Self { host, port, .. } = self;
         let unknown = |error: &str| {
             let message = format!(
@@ -73,15 +72,15 @@ impl Way {
         let name = (host.clone(), *port);
         // The resolver has no deadline of its own.
         thread::spawn(move || sender.send(name.to_socket_addrs().map(Vec::from_iter)));
-        let addresses = match resolved.recv_timeout(STEP_WITHIN) {
+        let addresses = match resolved.recv_timeout(DIAGNOSE_STEP) {
             Ok(Ok(addresses)) => addresses,
             Ok(Err(error)) => return unknown(&error.to_string()),
             Err(_) => return unknown("no answer from the name server"),
         };
         let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-        let until = Instant::now() + STEP_WITHIN;
+        let until = Instant::now() + DIAGNOSE_STEP;
         for address in addresses {
-            let left = until.saturating_duration_since(Instant::now()).max(LEAST);
+            let left = until.saturating_duration_since(Instant::now()).max(LEAST_PER_ADDRESS);
             match TcpStream::connect_timeout(&address, left) {
                 Ok(stream) => return self.shake_hands(stream),
                 Err(error) => failure = error,
@@ -96,14 +95,14 @@ impl Way {
     fn shake_hands(&self, mut stream: TcpStream) -> Option<Refused> {
         let authorities = self.authorities.as_deref()?;
         let mut roots = RootCertStore::empty();
-        // A file that cannot be read trusts nobody, as for the client itself.
+        // A file that cannot be read contains no trusted authority, as for the S3 client.
         let certificates = CertificateDer::pem_file_iter(authorities).into_iter().flatten();
         roots.add_parsable_certificates(certificates.filter_map(Result::ok));
         let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
         let name = ServerName::try_from(self.host.clone()).ok()?;
         let mut connection = ClientConnection::new(Arc::new(config), name).ok()?;
-        stream.set_read_timeout(Some(STEP_WITHIN)).ok()?;
-        stream.set_write_timeout(Some(STEP_WITHIN)).ok()?;
+        stream.set_read_timeout(Some(DIAGNOSE_STEP)).ok()?;
+        stream.set_write_timeout(Some(DIAGNOSE_STEP)).ok()?;
         while connection.is_handshaking() {
             match connection.complete_io(&mut stream) {
                 Ok(_) => {}
@@ -137,31 +136,31 @@ mod tests {
     use super::*;
     use mountpoint_s3_client::config::{AddressingStyle, Allocator, Uri};
 
-    fn way(url: &str, style: AddressingStyle, variables: &[(&str, &str)]) -> Option<Way> {
+    fn route(url: &str, style: AddressingStyle, variables: &[(&str, &str)]) -> Option<Route> {
         let endpoint = Uri::new_from_str(&Allocator::default(), url).unwrap();
         let config = EndpointConfig::new("r").addressing_style(style).endpoint(endpoint);
         let variable = |name: &str| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        Way::to("bucket", &config, None, &variable)
+        Route::to("bucket", &config, None, &variable)
     }
 
     #[test]
-    fn the_way_is_the_one_that_requests_take() {
-        let path = way("http://s3.test:8080", AddressingStyle::Path, &[]).unwrap();
+    fn the_route_is_that_of_requests() {
+        let path = route("http://s3.test:8080", AddressingStyle::Path, &[]).unwrap();
         assert_eq!((path.host.as_str(), path.port, path.authorities), ("s3.test", 8080, None));
-        let virtual_hosted = way("https://s3.test", AddressingStyle::Automatic, &[]).unwrap();
+        let virtual_hosted = route("https://s3.test", AddressingStyle::Automatic, &[]).unwrap();
         assert_eq!((virtual_hosted.host.as_str(), virtual_hosted.port), ("bucket.s3.test", 443));
         assert_eq!(virtual_hosted.authorities.as_deref(), Some(Path::new(SYSTEM_AUTHORITIES)));
     }
 
     #[test]
-    fn a_proxy_knows_more_than_we_do() {
+    fn a_route_through_a_proxy_is_not_diagnosed() {
         let proxy = [("HTTPS_PROXY", "http://proxy")];
-        assert_eq!(way("https://s3.test", AddressingStyle::Path, &proxy), None);
-        assert!(way("http://s3.test", AddressingStyle::Path, &proxy).is_some());
+        assert_eq!(route("https://s3.test", AddressingStyle::Path, &proxy), None);
+        assert!(route("http://s3.test", AddressingStyle::Path, &proxy).is_some());
         let exception = [proxy[0], ("NO_PROXY", "localhost, .test")];
-        assert!(way("https://s3.test", AddressingStyle::Path, &exception).is_some());
+        assert!(route("https://s3.test", AddressingStyle::Path, &exception).is_some());
         assert!(!excepted("latest", "test") && excepted("a.b", "*") && !excepted("a.b", ""));
     }
 }

@@ -1,55 +1,51 @@
-//! `s3-csi-mountpoint`: serves one bucket on a FUSE descriptor that it was started with.
+//! `s3-csi-mountpoint`: the mount process. Serves one bucket on the FUSE descriptor that it was started with.
 
+mod attach;
 mod cache;
 mod client;
 mod connect;
 mod credentials;
 mod diagnose;
-mod explain;
-mod front;
+mod fuse;
+mod logging;
 mod memory;
 mod options;
-mod replies;
-mod serve;
-mod silence;
+mod prepare;
+mod refusal;
+mod server_timeout;
 mod upload;
-mod workers;
 
 use std::process::ExitCode;
 
-use mounter::reply::{Refused, Reply, Serving};
-use mountpoint_s3_fs::logging::init_logging;
+use mounter::handover::{MountReply, Refused, Serving};
 
-use options::{Options, Wanted};
+use options::{Invocation, Options};
 
-/// The pool's buffers come and go in megabytes; the system's allocator would keep them.
+/// The buffers come and go in megabytes; the system's allocator would keep them.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    mounter::panics::end_the_process();
+    panics::abort_on_panic();
     let options = match Options::read(std::env::args_os()) {
-        Ok(Wanted::Serve(options)) => options,
-        Ok(Wanted::Text(text)) => {
+        Ok(Invocation::Serve(options)) => options,
+        Ok(Invocation::Print(text)) => {
             print!("{text}");
             return ExitCode::SUCCESS;
         }
         Err(refused) => return refuse(refused),
     };
-    let _logging = match init_logging(serve::logging(&options)) {
-        Ok(handle) => handle,
-        Err(error) => {
-            return refuse(Refused::new(mounter::reply::Code::BadOption, format!("logging: {error:#}")));
-        }
+    let _handles = match logging::install(&options) {
+        Ok(handles) => handles,
+        Err(refused) => return refuse(refused),
     };
-    let served = serve::install_metrics(&options)
-        .and_then(|metrics| Ok((metrics, serve::serve(&options, &|name| std::env::var(name).ok())?)));
-    let (_metrics, session) = match served {
-        Ok(served) => served,
+    let prepared = prepare::prepare(&options, &|name| std::env::var(name).ok());
+    let session = match prepared.and_then(|prepared| prepared.attach(&options)) {
+        Ok(session) => session,
         Err(refused) => return refuse(refused),
     };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    println!("{}", Reply::Serving(Serving { pid: std::process::id(), version }).to_line());
+    println!("{}", MountReply::Serving(Serving { pid: std::process::id(), version }).to_line());
     match session.join() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -60,6 +56,6 @@ fn main() -> ExitCode {
 }
 
 fn refuse(refused: Refused) -> ExitCode {
-    println!("{}", Reply::Refused(refused).to_line());
+    println!("{}", MountReply::Refused(refused).to_line());
     ExitCode::FAILURE
 }

@@ -1,5 +1,5 @@
-//! An upload that does not wait for ever, and whose server must say that it encrypted as it was asked to. The library ends the whole process if it does not,
-//! and with it everybody else's files; here only the writer fails.
+//! An upload that does not wait without end, and whose server must confirm the requested encryption. If it does not, the
+//! library would end the whole process and with it every other open file; here only the writer fails.
 
 use std::sync::Arc;
 
@@ -8,8 +8,7 @@ use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
 use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview, UploadReviewOutcome};
 use mountpoint_s3_client::{ObjectClient, PutObjectRequest, S3CrtClient, S3RequestError};
 
-use crate::client::Answer;
-use crate::silence::{Awaited, Silence};
+use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 
 type Inner = <S3CrtClient as ObjectClient>::PutObjectRequest;
 
@@ -17,8 +16,8 @@ type Inner = <S3CrtClient as ObjectClient>::PutObjectRequest;
 pub(crate) struct Upload {
     request: Inner,
     key: String,
-    asked: Encryption,
-    silence: Arc<Silence>,
+    requested: Encryption,
+    timeout: Arc<ServerTimeout>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -28,17 +27,23 @@ struct Encryption {
 }
 
 impl Upload {
-    pub(crate) fn new(request: Inner, key: &str, params: &PutObjectParams, silence: Arc<Silence>) -> Self {
-        let asked =
+    pub(crate) fn new(
+        request: Inner,
+        key: &str,
+        params: &PutObjectParams,
+        timeout: Arc<ServerTimeout>,
+    ) -> Self {
+        let requested =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { request, key: key.to_owned(), asked, silence }
+        Self { request, key: key.to_owned(), requested, timeout }
     }
 }
 
 impl Encryption {
-    /// What nobody asked for does not matter.
+    /// Encryption that was not requested does not matter.
     fn is_confirmed_by(&self, kind: Option<&str>, kms_key: Option<&str>) -> bool {
-        let confirmed = |asked: &Option<String>, said| asked.is_none() || asked.as_deref() == said;
+        let confirmed =
+            |requested: &Option<String>, actual| requested.is_none() || requested.as_deref() == actual;
         confirmed(&self.kind, kind) && confirmed(&self.kms_key, kms_key)
     }
 
@@ -47,7 +52,12 @@ impl Encryption {
         if self.is_confirmed_by(kind, kms_key) {
             return Ok(result);
         }
-        tracing::error!(key, asked = ?self, said = ?(kind, kms_key), "the server does not confirm the encryption; remove the option sse");
+        tracing::error!(
+            key,
+            requested = ?self,
+            confirmed = ?(kind, kms_key),
+            "the S3 server does not confirm the encryption; remove the mount option `sse`"
+        );
         Err(ObjectClientError::ServiceError(PutObjectError::NotImplemented))
     }
 }
@@ -57,12 +67,12 @@ impl PutObjectRequest for Upload {
     type ClientError = S3RequestError;
 
     async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
-        self.silence.end(Awaited::Transfer, self.request.write(slice)).await
+        self.timeout.limit_request(Awaited::Transfer, self.request.write(slice)).await
     }
 
     async fn complete(self) -> Answer<PutObjectResult, PutObjectError> {
-        let result = self.silence.end(Awaited::Transfer, self.request.complete()).await?;
-        self.asked.check(&self.key, result)
+        let result = self.timeout.limit_request(Awaited::Transfer, self.request.complete()).await?;
+        self.requested.check(&self.key, result)
     }
 
     async fn review_and_complete(
@@ -70,7 +80,7 @@ impl PutObjectRequest for Upload {
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
         let request = self.request.review_and_complete(review);
-        self.asked.check(&self.key, self.silence.end(Awaited::Transfer, request).await?)
+        self.requested.check(&self.key, self.timeout.limit_request(Awaited::Transfer, request).await?)
     }
 }
 
@@ -79,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_asked_for_must_be_confirmed() {
+    fn only_requested_encryption_must_be_confirmed() {
         let nothing = Encryption { kind: None, kms_key: None };
         assert!(nothing.is_confirmed_by(None, None) && nothing.is_confirmed_by(Some("AES256"), None));
         let kms = Encryption { kind: Some("aws:kms".into()), kms_key: Some("arn:1".into()) };

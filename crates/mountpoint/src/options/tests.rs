@@ -1,17 +1,17 @@
 use super::*;
 use contract::arguments::Arguments;
-use contract::options::{ATTEMPTS, OPTIONS, Value};
+use contract::options::Value;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-fn read(arguments: &[&str]) -> Result<Wanted, Refused> {
+fn read(arguments: &[&str]) -> Result<Invocation, Refused> {
     let all = ["s3-csi-mountpoint", "bucket", "/dev/fd/0"].iter().chain(arguments);
     Options::read(all.map(OsString::from))
 }
 
 fn options(arguments: &[&str]) -> Box<Options> {
     match read(arguments) {
-        Ok(Wanted::Serve(options)) => options,
+        Ok(Invocation::Serve(options)) => options,
         other => panic!("{arguments:?}: {other:?}"),
     }
 }
@@ -26,7 +26,7 @@ fn defaults_are_those_of_mount_s3() {
     let options = options(&["--foreground"]);
     assert_eq!(options.part_sizes(), (8_388_608, 8_388_608));
     assert_eq!(options.max_threads, 16);
-    assert_eq!(options.server_timeout(), Duration::from_mins(2), "which it does not have");
+    assert_eq!(options.server_timeout(), Duration::from_mins(2), "not an option of `mount-s3`");
     assert!(matches!(options.metadata_ttl(), TimeToLive::Minimal));
     assert!(!options.allow_delete && !options.allow_overwrite && !options.read_only);
     assert!(options.personality().is_none());
@@ -46,16 +46,16 @@ fn the_prefix_ends_in_a_slash() {
     assert_eq!(options(&["--prefix=some/"]).path().unwrap().prefix.as_str(), "some/");
     let (code, message) = refusal(&["--prefix=some"]);
     assert_eq!(code, Code::BadPrefix);
-    assert_eq!(message, "prefix is `some` and must end in '/': write `some/`");
+    assert_eq!(message, "invalid `prefix` `some`: it must end in '/': write `some/`");
     let uri = Options::read(["x", "s3://bucket/some/", "/dev/fd/0", "--prefix=a/"].map(OsString::from));
     assert!(uri.unwrap_err().message.contains("given twice"));
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_name() {
+fn invalid_options_are_refused_by_name() {
     for (arguments, words) in [
-        (&["--auto-unmount"][..], "auto-unmount is not for volumes"),
-        (&["-o", "ro"], "-o is not for volumes"),
+        (&["--auto-unmount"][..], "`auto-unmount` is not available for volumes"),
+        (&["-o", "ro"], "`-o` is not available for volumes"),
         (&["--allow-root", "--allow-other"], "'--allow-root' cannot be used with '--allow-other'"),
         (&["--uid=0"], "invalid value '0' for '--uid <UID>'"),
         (&["--uid=me"], "invalid value 'me' for '--uid <UID>'"),
@@ -82,15 +82,19 @@ fn what_cannot_be_is_refused_by_name() {
     }
 }
 
+/// All but the one that becomes a variable.
+fn arguments_of_the_table() -> impl Iterator<Item = MountOption> {
+    MountOption::ALL.iter().copied().filter(|option| *option != MountOption::AwsMaxAttempts)
+}
+
 proptest! {
     /// Controller and node refuse by the table what this process would refuse after it was started, and nothing else.
     #[test]
-    fn what_the_table_says_is_what_happens(
+    fn the_rules_of_the_controller_and_the_node_are_those_of_this_process(
         options in proptest::collection::vec((any::<Index>(), proptest::sample::select(VALUES)), 1..4),
     ) {
-        let set_by_the_node = |(_, value): &&(&str, Value)| *value == Value::Overridden;
-        let table: Vec<&str> =
-            OPTIONS.iter().filter(|it| !set_by_the_node(it)).map(|(name, _)| *name).filter(|name| *name != ATTEMPTS).collect();
+        let set_by_the_node = |option: &MountOption| option.value() == Value::Overridden;
+        let table: Vec<&str> = arguments_of_the_table().filter(|option| !set_by_the_node(option)).map(Into::into).collect();
         let names = table.iter().chain(&["d", "l", "allow-deletes"]);
         let names: Vec<&str> = names.copied().collect();
         let options = options.iter().map(|(option, value)| {
@@ -132,12 +136,12 @@ const VALUES: &[Option<&str>] = &[
 
 #[test]
 fn the_table_has_every_option_that_a_volume_can_set() {
-    let table = OPTIONS.iter().map(|(name, _)| *name).filter(|name| *name != ATTEMPTS);
+    let table = arguments_of_the_table().map(Into::<&str>::into);
     let command = <Options as clap::CommandFactory>::command();
     let here = command.get_arguments().filter(|option| !option.is_hide_set()).filter_map(|it| it.get_long());
     // Removed by the node.
     let mut here = Arguments::parse(here);
-    here.strip();
+    contract::options::take_ignored(&mut here);
     assert_eq!(here, Arguments::parse(table));
 }
 
@@ -153,8 +157,8 @@ fn buckets_are_checked() {
 }
 
 #[test]
-fn every_option_has_a_word_of_help() {
-    let Ok(Wanted::Text(help)) = read(&["--help"]) else { panic!() };
+fn every_option_has_a_help_text() {
+    let Ok(Invocation::Print(help)) = read(&["--help"]) else { panic!() };
     for option in
         <Options as clap::CommandFactory>::command().get_arguments().filter(|option| !option.is_hide_set())
     {
@@ -173,7 +177,7 @@ const SEEDS: &[&str] = &[
     include_str!("../../seeds/typical"),
 ];
 
-/// Seeds with words changed, doubled and left out: as long as the suite has time for it.
+/// Seeds with words changed and inserted; the suite sets for how long.
 #[test]
 fn fuzz() {
     let seconds = std::env::var("S3_CSI_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -195,8 +199,8 @@ fn fuzz() {
             }
             let words = ["s3-csi-mountpoint".to_owned()].into_iter().chain(words);
             match Options::read(words.map(OsString::from)) {
-                Ok(Wanted::Serve(options)) => prop_assert!(options.path().is_ok()),
-                Ok(Wanted::Text(text)) => prop_assert!(!text.is_empty()),
+                Ok(Invocation::Serve(options)) => prop_assert!(options.path().is_ok()),
+                Ok(Invocation::Print(text)) => prop_assert!(!text.is_empty()),
                 Err(refused) => prop_assert!(!refused.message.is_empty() && !refused.message.contains('\n')),
             }
             Ok(())
@@ -217,7 +221,7 @@ fn the_committed_help_is_current() {
 }
 
 #[test]
-fn authorities_are_only_those_of_the_driver() {
+fn ca_bundle_can_only_be_a_file_of_the_driver() {
     options(&["--ca-bundle=/etc/s3-csi/authority/ca-bundle.crt"]);
     for file in [
         "/etc/passwd",

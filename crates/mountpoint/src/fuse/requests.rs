@@ -1,9 +1,6 @@
-//! Answers the kernel with the library's file system. A request that has to wait for the server waits as a future and
-//! occupies no thread, so that a server that never answers cannot keep `statfs`, or whatever else needs no server, from
-//! being answered.
+//! Each kind of request of the kernel.
 
 use std::ffi::OsStr;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,18 +9,17 @@ use fuser::{
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
 };
 use futures::executor::block_on;
-use mountpoint_s3_fs::S3Filesystem;
-use mountpoint_s3_fs::fs::Error;
 use rustix::io::Errno;
 use time::OffsetDateTime;
-use tracing::Span;
 
-use crate::client::Client;
-use crate::replies::{Names, NamesAndAttributes, attributes, count_bytes, empty, entry, log_failure, opened};
-use crate::silence::{Awaited, Silence};
-use crate::workers::Workers;
+use super::FuseFilesystem;
+use super::replies::{
+    Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
+    opened, statfs, written,
+};
+use crate::server_timeout::Awaited;
 
-/// The library measures spans of this target, and its figures keep their names.
+/// The library's metrics are made of spans with this target and these names.
 macro_rules! span {
     ($name:literal, $request:expr, $($field:tt)*) => {
         tracing::warn_span!(
@@ -33,32 +29,8 @@ macro_rules! span {
     };
 }
 
-pub(crate) struct Front {
-    files: Arc<S3Filesystem<Client>>,
-    workers: Workers,
-    silence: Arc<Silence>,
-}
-
-impl Front {
-    pub(crate) fn new(files: S3Filesystem<Client>, workers: Workers, silence: Arc<Silence>) -> Self {
-        Self { files: Arc::new(files), workers, silence }
-    }
-
-    fn answer<T, H>(&self, span: Span, handler: H, reply: impl FnOnce(Result<T, i32>) + Send + 'static)
-    where
-        T: Send + 'static,
-        H: Future<Output = Result<T, Error>> + Send + 'static,
-    {
-        self.workers.run(span, async move { reply(handler.await.map_err(|error| log_failure(&error))) });
-    }
-
-    fn files(&self) -> Arc<S3Filesystem<Client>> {
-        Arc::clone(&self.files)
-    }
-}
-
-/// What is not here is answered by its trait, with the errors that the library itself would give.
-impl Filesystem for Front {
+/// For every other request the trait replies with the error that the library would reply with.
+impl Filesystem for FuseFilesystem {
     fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
         block_on(self.files.init(config))
     }
@@ -66,19 +38,7 @@ impl Filesystem for Front {
     fn statfs(&self, request: &Request<'_>, ino: u64, reply: ReplyStatfs) {
         let files = self.files();
         let handler = async move { files.statfs(ino).await };
-        self.answer(span!("statfs", request, ino), handler, |result| match result {
-            Ok(of) => reply.statfs(
-                of.total_blocks,
-                of.free_blocks,
-                of.available_blocks,
-                of.total_inodes,
-                of.free_inodes,
-                of.block_size,
-                of.maximum_name_length,
-                of.fragment_size,
-            ),
-            Err(errno) => reply.error(errno),
-        });
+        self.answer(span!("statfs", request, ino), handler, statfs(reply));
     }
 
     fn lookup(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
@@ -141,22 +101,19 @@ impl Filesystem for Front {
         lock: Option<u64>,
         reply: ReplyData,
     ) {
-        let (files, silence) = (self.files(), Arc::clone(&self.silence));
+        let (files, server_timeout) = (self.files(), Arc::clone(&self.server_timeout));
         self.workers.run(span!("read", request, ino, fh, offset, size), async move {
             let content = files.read(ino, fh, offset, size, flags, lock);
-            // A download that stops half-way is not the client's to end. Its reader can be sent away at any time: the
-            // library counts what it has taken out of the download, and a new reader goes on from there.
-            match silence.limit(Awaited::Transfer, content).await {
-                Ok(Ok(content)) => {
-                    reply.data(&content);
-                    count_bytes("read", content.len());
+            // The client does not end a download that stalls. A reader can fail at any time: the library keeps count of
+            // what was read from the download, and the next reader continues from there.
+            let content = match server_timeout.limit(Awaited::Transfer, content).await {
+                Ok(content) => content.map_err(|error| log_failure(&error)),
+                Err(timed_out) => {
+                    tracing::warn!("read failed: {timed_out}");
+                    Err(Errno::IO.raw_os_error())
                 }
-                Ok(Err(error)) => reply.error(log_failure(&error)),
-                Err(silent) => {
-                    tracing::warn!("read failed: {silent}");
-                    reply.error(Errno::IO.raw_os_error());
-                }
-            }
+            };
+            data(reply, content);
         });
     }
 
@@ -175,13 +132,7 @@ impl Filesystem for Front {
         let span = span!("write", request, ino, fh, offset, length = content.len());
         let (files, content) = (self.files(), content.to_vec());
         let handler = async move { files.write(ino, fh, offset, &content, write_flags, flags, lock).await };
-        self.answer(span, handler, |result| match result {
-            Ok(bytes) => {
-                reply.written(bytes);
-                count_bytes("write", bytes as usize);
-            }
-            Err(errno) => reply.error(errno),
-        });
+        self.answer(span, handler, written(reply));
     }
 
     fn fsync(&self, request: &Request<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
@@ -220,10 +171,8 @@ impl Filesystem for Front {
     fn readdir(&self, request: &Request<'_>, ino: u64, fh: u64, offset: i64, mut reply: ReplyDirectory) {
         let files = self.files();
         self.workers.run(span!("readdir", request, ino, fh, offset), async move {
-            match files.readdir(ino, fh, offset, Names(&mut reply)).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(log_failure(&error)),
-            }
+            let listed = files.readdir(ino, fh, offset, Names(&mut reply)).await;
+            names(reply)(listed.map_err(|error| log_failure(&error)));
         });
     }
 
@@ -237,10 +186,8 @@ impl Filesystem for Front {
     ) {
         let files = self.files();
         self.workers.run(span!("readdirplus", request, ino, fh, offset), async move {
-            match files.readdirplus(ino, fh, offset, NamesAndAttributes(&mut reply)).await {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(log_failure(&error)),
-            }
+            let listed = files.readdirplus(ino, fh, offset, NamesAndAttributes(&mut reply)).await;
+            names_and_attributes(reply)(listed.map_err(|error| log_failure(&error)));
         });
     }
 
@@ -309,7 +256,7 @@ impl Filesystem for Front {
         self.answer(span, handler, empty(reply));
     }
 
-    /// The kernel then makes a file with `mknod` and `open`, and does not ask again.
+    /// The kernel then creates files with `mknod` and `open`, and does not ask again.
     fn create(
         &self,
         _request: &Request<'_>,
@@ -323,7 +270,7 @@ impl Filesystem for Front {
         reply.error(Errno::NOSYS.raw_os_error());
     }
 
-    /// Asked by every program that wants to know whether it writes to a terminal.
+    /// From programs that check whether they write to a terminal.
     fn ioctl(
         &self,
         _request: &Request<'_>,

@@ -1,7 +1,7 @@
-//! Why a bucket cannot be served, as a stable code and a sentence that names the remedy. The only place that knows what
-//! servers and the client's core say.
+//! Why a bucket cannot be served, as a stable code and a message that names the remedy: from the errors of the S3 client.
 
-use mounter::reply::{Code, Refused};
+use contract::s3::S3Failure;
+use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
 use mountpoint_s3_client::error_metadata::ProvideErrorMetadata as _;
@@ -9,9 +9,9 @@ use mountpoint_s3_client::error_metadata::ProvideErrorMetadata as _;
 use crate::client::ClientError;
 use crate::credentials::KeysError;
 
-/// What was asked for, as far as sentences need it.
+/// As far as messages need it.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
+pub(crate) struct RequestedBucket {
     pub(crate) bucket: String,
     pub(crate) endpoint: String,
     pub(crate) region: String,
@@ -19,15 +19,12 @@ pub(crate) struct Target {
 
 type ListError = ObjectClientError<ListObjectsError, S3RequestError>;
 
-/// The answer to the first listing.
-pub(crate) fn listing(error: &ListError, target: &Target) -> Refused {
-    let Target { bucket, endpoint, region } = target;
+/// The failure of the first listing.
+pub(crate) fn of_listing(error: &ListError, requested: &RequestedBucket) -> Refused {
+    let RequestedBucket { bucket, region, .. } = requested;
     let refused = Refused::new;
     match error {
-        ObjectClientError::ServiceError(ListObjectsError::NoSuchBucket) => refused(
-            Code::NoSuchBucket,
-            format!("there is no bucket `{bucket}` at {endpoint}: create it, or correct bucketName"),
-        ),
+        ObjectClientError::ServiceError(ListObjectsError::NoSuchBucket) => no_such_bucket(requested),
         ObjectClientError::ClientError(S3RequestError::IncorrectRegion(right, _)) => refused(
             Code::WrongRegion,
             format!("bucket `{bucket}` is in region `{right}`, not `{region}`: correct the region"),
@@ -37,68 +34,80 @@ pub(crate) fn listing(error: &ListError, target: &Target) -> Refused {
             format!("there are no credentials for bucket `{bucket}`: provide them, or use no-sign-request"),
         ),
         ObjectClientError::ClientError(S3RequestError::CrtError(error)) => {
-            unconnected(&error.to_string(), target)
+            unconnected(&error.to_string(), requested)
         }
-        ObjectClientError::ClientError(error) => answered(error, target),
-        // A kind of answer that this version of the library does not have.
+        ObjectClientError::ClientError(error) => answered(error, requested),
+        // No other kind exists in this version of the library.
         ObjectClientError::ServiceError(error) => refused(Code::Failed, error.to_string()),
     }
 }
 
-/// By S3's error code.
-fn answered(error: &S3RequestError, target: &Target) -> Refused {
-    let Target { bucket, endpoint, region } = target;
+fn no_such_bucket(RequestedBucket { bucket, endpoint, .. }: &RequestedBucket) -> Refused {
+    let message = format!("there is no bucket `{bucket}` at {endpoint}: create it, or correct bucketName");
+    Refused::new(Code::NoSuchBucket, message)
+}
+
+fn answered(error: &S3RequestError, requested: &RequestedBucket) -> Refused {
+    let RequestedBucket { bucket, endpoint, region } = requested;
     let meta = error.meta();
     let s3_code = meta.error_code.unwrap_or_default();
-    let said = meta.error_message.unwrap_or_else(|| error.to_string());
-    let (code, message) = match s3_code.as_str() {
-        "SignatureDoesNotMatch" => (
+    let s3_message = meta.error_message.unwrap_or_else(|| error.to_string());
+    let status = meta.http_code.and_then(|status| u16::try_from(status).ok());
+    let (code, message) = match S3Failure::of(status, &s3_code) {
+        S3Failure::WrongSecretKey => (
             Code::WrongSecret,
             format!(
                 "{endpoint} says that the secret key does not belong to the access key: correct the secret key"
             ),
         ),
-        "InvalidAccessKeyId" => (
+        S3Failure::UnknownAccessKey => (
             Code::UnknownKey,
             format!("{endpoint} does not know the access key: correct it, or create it there"),
         ),
-        "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired" => (
+        S3Failure::InvalidToken => (
             Code::ExpiredCredentials,
             format!("the session token is no longer valid at {endpoint} ({s3_code}): renew the credentials"),
         ),
-        "RequestTimeTooSkewed" => (
+        S3Failure::ClockSkew => (
             Code::AccessDenied,
             format!("this node's clock differs too much from that of {endpoint}: set the clock"),
         ),
-        "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => (
+        S3Failure::WrongRegion => (
             Code::WrongRegion,
-            format!("{endpoint} does not accept region `{region}` ({said}): correct the region"),
+            format!("{endpoint} does not accept region `{region}` ({s3_message}): correct the region"),
         ),
-        "InvalidBucketName" => (
+        S3Failure::InvalidBucketName => (
             Code::BadBucket,
             format!(
-                "invalid `bucketName` \"{bucket}\": {endpoint} does not take it ({said}); bucket names have 3 to 63 \
+                "invalid `bucketName` \"{bucket}\": {endpoint} rejects it ({s3_message}); bucket names have 3 to 63 \
                  lower-case letters, digits, dots or dashes"
             ),
         ),
-        "NoSuchBucket" => return listing(&ListError::ServiceError(ListObjectsError::NoSuchBucket), target),
-        _ if meta.http_code == Some(403) => (
+        S3Failure::NoSuchBucket => return no_such_bucket(requested),
+        S3Failure::AccessDenied => (
             Code::AccessDenied,
             format!(
-                "{endpoint} denies access to bucket `{bucket}` ({s3_code}: {said}): allow these credentials to list it"
+                "{endpoint} denies access to bucket `{bucket}` ({s3_code}: {s3_message}): allow these credentials to list it"
             ),
         ),
-        _ => (
+        S3Failure::OwnedByOther
+        | S3Failure::AlreadyOwned
+        | S3Failure::BucketLimitExceeded
+        | S3Failure::BucketNotEmpty
+        | S3Failure::UploadsInProgress
+        | S3Failure::Throttled
+        | S3Failure::ServerError
+        | S3Failure::Rejected => (
             Code::Failed,
-            format!("the first listing of bucket `{bucket}` at {endpoint} failed ({s3_code}): {said}"),
+            format!("the first listing of bucket `{bucket}` at {endpoint} failed ({s3_code}): {s3_message}"),
         ),
     };
     Refused::new(code, message)
 }
 
-/// What the client's core could not recover from, which it tells by names of its own.
-fn unconnected(error: &str, target: &Target) -> Refused {
-    let endpoint = &target.endpoint;
+/// Without an answer the S3 client reports the failed step by the names of its C libraries.
+fn unconnected(error: &str, requested: &RequestedBucket) -> Refused {
+    let endpoint = &requested.endpoint;
     let (code, remedy) = if error.contains("AWS_IO_DNS_") {
         (Code::UnknownHost, "correct the endpoint, or the cluster's DNS")
     } else if error.contains("AWS_IO_TLS_") {
@@ -111,14 +120,14 @@ fn unconnected(error: &str, target: &Target) -> Refused {
     Refused::new(code, format!("the first request to {endpoint} failed ({error}): {remedy}"))
 }
 
-pub(crate) fn client(error: &ClientError, target: &Target) -> Refused {
+pub(crate) fn of_client(error: &ClientError, requested: &RequestedBucket) -> Refused {
     let code = match error {
         ClientError::Keys(KeysError::Read { .. } | KeysError::Missing { .. } | KeysError::Unusable) => {
             Code::NoCredentials
         }
         ClientError::New(_) => Code::BadOption,
     };
-    // The library keeps the cause out of its own sentence.
+    // The library's message does not contain the cause.
     let mut message = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
@@ -128,7 +137,7 @@ pub(crate) fn client(error: &ClientError, target: &Target) -> Refused {
         }
         cause = error.source();
     }
-    Refused::new(code, format!("bucket `{}` at {}: {message}", target.bucket, target.endpoint))
+    Refused::new(code, format!("bucket `{}` at {}: {message}", requested.bucket, requested.endpoint))
 }
 
 #[cfg(test)]
@@ -136,18 +145,21 @@ mod tests {
     use super::*;
     use mountpoint_s3_client::error_metadata::ClientErrorMetadata;
 
-    fn target() -> Target {
-        Target { bucket: "b".into(), endpoint: "http://s3.test".into(), region: "r".into() }
+    fn requested() -> RequestedBucket {
+        RequestedBucket { bucket: "b".into(), endpoint: "http://s3.test".into(), region: "r".into() }
     }
 
     fn forbidden(code: &str) -> Refused {
         let metadata =
             ClientErrorMetadata { http_code: Some(403), error_code: Some(code.into()), error_message: None };
-        listing(&ObjectClientError::ClientError(S3RequestError::Forbidden("no".into(), metadata)), &target())
+        of_listing(
+            &ObjectClientError::ClientError(S3RequestError::Forbidden("no".into(), metadata)),
+            &requested(),
+        )
     }
 
     #[test]
-    fn every_refusal_has_its_code() {
+    fn every_s3_error_has_its_code() {
         for (s3, code) in [
             ("SignatureDoesNotMatch", Code::WrongSecret),
             ("InvalidAccessKeyId", Code::UnknownKey),
@@ -160,12 +172,12 @@ mod tests {
         }
         assert!(forbidden("AccessDenied").message.contains("bucket `b`"));
         let none = ObjectClientError::ClientError(S3RequestError::NoSigningCredentials);
-        assert_eq!(listing(&none, &target()).code, Code::NoCredentials);
+        assert_eq!(of_listing(&none, &requested()).code, Code::NoCredentials);
     }
 
     #[test]
-    fn a_failed_connection_is_told_apart_by_its_step() {
-        let code = |error: &str| unconnected(error, &target()).code;
+    fn a_failed_connection_is_reported_by_its_step() {
+        let code = |error: &str| unconnected(error, &requested()).code;
         assert_eq!(code("aws-c-io: AWS_IO_DNS_QUERY_FAILED, …"), Code::UnknownHost);
         assert_eq!(code("aws-c-io: AWS_IO_TLS_ERROR_NEGOTIATION_FAILURE, …"), Code::UntrustedCertificate);
         assert_eq!(code("aws-c-io: AWS_IO_SOCKET_CONNECTION_REFUSED, …"), Code::EndpointUnreachable);

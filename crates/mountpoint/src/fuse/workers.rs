@@ -1,5 +1,5 @@
-//! Does the work of requests: on the thread that has read a request for as long as there is nothing to wait for, which is
-//! most of the time, and on a pool from then on. So whatever waits occupies no thread.
+//! Runs the work of requests: on the thread that read the request until it first has to wait, which it mostly does not, and
+//! on a pool from then on. What waits occupies no thread.
 
 use std::future::Future;
 use std::io;
@@ -14,17 +14,17 @@ use tracing::{Instrument as _, Span};
 
 pub(crate) struct Workers {
     ready: Sender<Arc<Work>>,
-    /// Its copies are dropped with the work they belong to.
+    /// Each piece of work has a copy until it is done.
     unfinished: Sender<()>,
 }
 
 struct Work {
-    /// Until it is done.
+    /// `None` when it is done.
     rest: Mutex<Option<BoxFuture<'static, ()>>>,
     ready: Sender<Arc<Work>>,
 }
 
-/// The end of all work. An upload that the kernel completes for a writer that died has no program that waits for it.
+/// The end of all work. No program waits for an upload that the kernel completes for a writer that died.
 pub(crate) struct Finish(Receiver<()>);
 
 impl Workers {
@@ -36,7 +36,7 @@ impl Workers {
             let name = format!("fuse-answer-{number}");
             let work = move || {
                 while let Some(work) = next(&queue) {
-                    go_on(&work);
+                    advance(&work);
                 }
             };
             thread::Builder::new().name(name).spawn(work)?;
@@ -52,20 +52,20 @@ impl Workers {
             drop(unfinished);
         };
         let rest = Mutex::new(Some(Box::pin(work.instrument(span)) as BoxFuture<'static, ()>));
-        go_on(&Arc::new(Work { rest, ready: self.ready.clone() }));
+        advance(&Arc::new(Work { rest, ready: self.ready.clone() }));
     }
 }
 
-/// `None` when there will never be any again.
+/// `None` when all senders are gone.
 fn next(queue: &Mutex<Receiver<Arc<Work>>>) -> Option<Arc<Work>> {
     queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
 /// Until it has to wait for something, which then queues it again.
-fn go_on(work: &Arc<Work>) {
+fn advance(work: &Arc<Work>) {
     let waker = waker_ref(work);
     let mut rest = work.rest.lock().unwrap_or_else(PoisonError::into_inner);
-    // It may have been queued more than once, and be done since.
+    // It may have been queued more than once, and be done already.
     let Some(future) = rest.as_mut() else { return };
     if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
         *rest = None;
@@ -74,15 +74,15 @@ fn go_on(work: &Arc<Work>) {
 
 impl ArcWake for Work {
     fn wake_by_ref(work: &Arc<Self>) {
-        // The threads live as long as there is anything that could send.
+        // The threads live as long as there is a sender.
         let _ = work.ready.send(Arc::clone(work));
     }
 }
 
 impl Finish {
-    /// Until the workers are dropped and everything they had begun is done.
+    /// Until the workers are dropped and everything they began is done.
     pub(crate) fn wait(self) {
-        // Nothing is ever sent: it ends when there is no sender any more.
+        // Nothing is sent: this returns when the last sender is dropped.
         let _ = self.0.recv();
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use futures::channel::oneshot;
 
     #[test]
-    fn work_without_waiting_is_done_at_once_and_here() {
+    fn work_that_does_not_wait_runs_on_this_thread() {
         let (workers, _finish) = Workers::new(1).unwrap();
         let (sender, done) = mpsc::channel();
         workers.run(Span::none(), async move { sender.send(thread::current().id()).unwrap() });
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_waits_is_out_of_the_way_and_is_done_before_the_end() {
+    fn work_that_waits_occupies_no_thread_and_is_done_before_the_end() {
         let (workers, finish) = Workers::new(1).unwrap();
         let (sender, done) = mpsc::channel();
         let waiting: Vec<_> = (0..100)
@@ -116,7 +116,7 @@ mod tests {
             })
             .collect();
         workers.run(Span::none(), async move { sender.send(-1).unwrap() });
-        assert_eq!(done.try_recv().unwrap(), -1, "one thread, a hundred that wait, and this one does not");
+        assert_eq!(done.try_recv().unwrap(), -1, "a hundred others wait on the only thread");
         drop(workers);
         for go in waiting {
             go.send(()).unwrap();

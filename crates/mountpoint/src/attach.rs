@@ -1,0 +1,43 @@
+//! A prepared file system answers the kernel on a FUSE descriptor.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use fuser::{Session, SessionACL};
+use mounter::handover::Refused;
+use mountpoint_s3_fs::fuse::config::MountPoint;
+use mountpoint_s3_fs::fuse::session::FuseSession;
+
+use crate::options::Options;
+use crate::prepare::{Prepared, bad_option, cannot_serve};
+
+impl Prepared {
+    /// The session runs from now on.
+    pub(crate) fn attach(self, options: &Options) -> Result<FuseSession, Refused> {
+        let Self { filesystem, finish, cache_folder, threads } = self;
+        let descriptor = open(&options.mount_point)?;
+        let session = Session::from_fd(filesystem, descriptor, allowed_users(options));
+        let mut session = FuseSession::from_session(session, threads, false).map_err(cannot_serve)?;
+        session.run_on_close(Box::new(|| finish.wait()));
+        if let Some(folder) = cache_folder {
+            session.run_on_close(Box::new(move || drop(folder)));
+        }
+        Ok(session)
+    }
+}
+
+fn open(mount_point: &Path) -> Result<OwnedFd, Refused> {
+    match MountPoint::new(mount_point).map_err(bad_option)? {
+        MountPoint::FileDescriptor(descriptor) => Ok(descriptor),
+        MountPoint::Directory(path) => Err(bad_option(format!("{} is not a descriptor", path.display()))),
+    }
+}
+
+/// Which users may enter; the kernel checks what the modes allow them.
+fn allowed_users(options: &Options) -> SessionACL {
+    match options {
+        Options { allow_root: true, .. } => SessionACL::RootAndOwner,
+        Options { allow_other: true, .. } => SessionACL::All,
+        _ => SessionACL::Owner,
+    }
+}

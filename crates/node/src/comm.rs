@@ -1,4 +1,4 @@
-//! The folder shared with a Mountpoint Pod, and the moment its mounter listens there.
+//! The directory shared with a Mountpoint Pod, where its mounter listens for the hand-over.
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -6,37 +6,36 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::names::comm_on_node;
-use mounter::channel::listens;
+use mounter::handover::client::listens;
 use rustix::fs::{Mode, OFlags, inotify, openat};
 use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::mounts::NextChange;
-use crate::place::Root;
+use crate::safe_path::Root;
 
-/// The kernel tells of every change; this is for one that it forgot, or for a mounter that listens after its file is there.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Safety net for a mounter that starts to listen after its socket file appeared, which no event reports.
+const RECHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Of the pod with this UID, once kubelet has made it.
 pub fn open(kubelet: &Root, pod_uid: &str) -> io::Result<OwnedFd> {
-    kubelet.folder(&path(kubelet, pod_uid))
+    kubelet.open_directory(&path(kubelet, pod_uid))
 }
 
 pub fn path(kubelet: &Root, pod_uid: &str) -> PathBuf {
     comm_on_node(kubelet.path(), pod_uid)
 }
 
-/// Waits until somebody listens. The pod's phase would tell it up to a second later.
-pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
+/// Waits until the mounter listens. The pod's phase would report it up to a second later.
+pub async fn wait_for_mounter(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
     let folder = path(kubelet, pod_uid);
     loop {
-        // kubelet mounts the folder's memory upon a folder that is there already, of which inotify does not tell.
+        // The kubelet mounts a tmpfs upon an existing directory, which inotify does not report.
         let mounts = NextChange::watch()?;
-        // There are only so many of them for all programs of a user: without one, it takes a second longer.
+        // The number of inotify instances per user is limited; without one, polling takes up to a second longer.
         let nearest = watch_nearest(kubelet, &folder)
-            .inspect_err(|error| tracing::debug!(%error, folder = %folder.display(), "not watched"))
+            .inspect_err(|error| tracing::debug!(%error, folder = %folder.display(), "cannot watch"))
             .ok();
-        // After the watch: what appeared in between is not missed.
+        // After the watch is set up, so that a socket that appears in between is not missed.
         if listens(&folder) {
             return Ok(());
         }
@@ -52,12 +51,12 @@ pub async fn listening(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
         tokio::select! {
             () = changed => {}
             () = mounts.happened() => {}
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = tokio::time::sleep(RECHECK_EVERY) => {}
         }
     }
 }
 
-/// What is not there yet appears in the nearest folder that is.
+/// Watches the directory, or the nearest ancestor that exists.
 fn watch_nearest(kubelet: &Root, folder: &Path) -> io::Result<(AsyncFd<OwnedFd>, PathBuf)> {
     let changes = inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK)?;
     let mask = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO | inotify::WatchFlags::ATTRIB;
@@ -74,15 +73,15 @@ fn watch_nearest(kubelet: &Root, folder: &Path) -> io::Result<(AsyncFd<OwnedFd>,
     Ok((changes, watched))
 }
 
-/// Whether the folder below `watched` on the way to `folder` has come into being since.
+/// Whether the next directory on the way from `watched` to `folder` was created since.
 fn next_exists(watched: &Path, folder: &Path) -> bool {
     let next = folder.strip_prefix(watched).ok().and_then(|rest| rest.iter().next());
     next.is_some_and(|name| watched.join(name).exists())
 }
 
-/// Tells the mounter that its end is wanted.
-pub fn ask_to_exit(comm: &OwnedFd) -> io::Result<()> {
-    // Not blocking: the pod can put a pipe there that nobody reads.
+/// Makes the mounter take the end of its mount for a wanted one.
+pub fn request_exit(comm: &OwnedFd) -> io::Result<()> {
+    // Non-blocking: the pod can put a pipe without a reader there.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     Ok(openat(comm.as_fd(), mounter::EXIT, flags, Mode::from_raw_mode(0o640)).map(drop)?)
 }

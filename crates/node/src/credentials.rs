@@ -1,17 +1,17 @@
-//! Keys for a mount: found, checked, written where the mount process reads them, and removed.
+//! Credentials of a mount: which source they come from, and the file through which the mount process gets them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use contract::authentication::AuthenticationSource;
+use mounter::credentials::Credentials;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
 use service::keys::{DriverKeys, Keys, KeysError};
 use thiserror::Error;
 
-use crate::place::open_beneath;
+use crate::safe_path::open_beneath;
 
 const FOLDER: &str = "credentials";
 const PROFILE: &str = "s3-csi";
@@ -19,42 +19,50 @@ const PROFILE: &str = "s3-csi";
 #[derive(Debug, Error)]
 pub enum CredentialsError {
     #[error(
-        "static credentials of the driver not provided: put access_key_id and secret_access_key into the driver's Secret, \
-         or use `authenticationSource: secret`"
+        "the driver has no static credentials: set access_key_id and secret_access_key in the driver's Secret, or use \
+         `authenticationSource: secret`"
     )]
     NoDriverKeys,
     #[error(transparent)]
     Secret(#[from] KeysError),
     #[error(
-        "`authenticationSource: pod` is not available yet: use `driver`, or `secret` with a nodePublishSecretRef"
+        "`authenticationSource: pod` is not supported: use `driver`, or `secret` with a nodePublishSecretRef"
     )]
     PodIdentity,
     #[error("cannot write the credentials: {0}")]
     Write(#[source] io::Error),
 }
 
-/// The keys that a volume is to be mounted with, and whose they are. `asked` is what the request shows, in which a Secret
-/// without data looks like no Secret; `recorded` is what the controller, which reads the volume, wrote about it.
+/// What a volume is mounted with, after it was written.
+#[derive(Clone, Debug)]
+pub struct MountCredentials {
+    /// For the mount process.
+    pub credentials: Credentials,
+    pub source: AuthenticationSource,
+}
+
+/// The keys to mount a volume with, and their source. `requested` is what the kubelet's request shows, in which an empty
+/// Secret looks like no Secret; `recorded` is what the controller read in the volume.
 pub fn choose(
-    asked: AuthenticationSource,
+    requested: AuthenticationSource,
     recorded: Option<AuthenticationSource>,
-    secrets: &BTreeMap<String, String>,
+    secret_keys: &Result<Keys, KeysError>,
     driver: &DriverKeys,
 ) -> Result<(Keys, AuthenticationSource), CredentialsError> {
     let source = match recorded {
-        // Whoever empties the Secret must not get the driver's keys instead.
+        // Emptying the Secret must not give the workload the driver's keys instead.
         Some(AuthenticationSource::Secret) => AuthenticationSource::Secret,
-        _ => asked,
+        _ => requested,
     };
     let keys = match source {
-        AuthenticationSource::Secret => Keys::of_secret(secrets, "the Secret of nodePublishSecretRef")?,
+        AuthenticationSource::Secret => secret_keys.clone()?,
         AuthenticationSource::Driver => driver.find().ok_or(CredentialsError::NoDriverKeys)?,
         AuthenticationSource::Pod => return Err(CredentialsError::PodIdentity),
     };
     Ok((keys, source))
 }
 
-/// As the mount process reads them.
+/// The content of a shared credentials file.
 fn render(keys: &Keys) -> String {
     let Keys { access_key_id, secret_access_key, session_token } = keys;
     let mut text = format!(
@@ -66,23 +74,24 @@ fn render(keys: &Keys) -> String {
     text
 }
 
-/// What tells the mount process where its keys are: it works in the shared folder, wherever the pod has that.
-pub fn environment(mountpoint_pod: &str) -> [(String, String); 2] {
-    let file = Path::new(FOLDER).join(mountpoint_pod);
-    [
-        ("AWS_SHARED_CREDENTIALS_FILE".to_owned(), file.to_string_lossy().into_owned()),
-        ("AWS_PROFILE".to_owned(), PROFILE.to_owned()),
-    ]
+/// Where [`write_static_keys`] writes the keys, relative to the shared directory, which is the mount process's working
+/// directory.
+pub fn static_keys(mountpoint_pod: &str) -> Credentials {
+    Credentials::StaticKeys { file: format!("{FOLDER}/{mountpoint_pod}"), profile: PROFILE.to_owned() }
 }
 
-/// Writes the keys into the folder shared with a Mountpoint Pod: whole or not at all, readable by its group alone, and
-/// through no link that somebody in the pod may have put there. Says whether anything changed.
-pub fn provide(comm: &OwnedFd, mountpoint_pod: &str, keys: &Keys) -> Result<bool, CredentialsError> {
+/// Writes the keys into the directory shared with a Mountpoint Pod: atomically, readable by the pod's group only, and
+/// through no link that the pod may have put there. Returns whether they changed.
+pub fn write_static_keys(
+    comm: &OwnedFd,
+    mountpoint_pod: &str,
+    keys: &Keys,
+) -> Result<bool, CredentialsError> {
     write(comm, mountpoint_pod, render(keys).as_bytes()).map_err(CredentialsError::Write)
 }
 
 fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
-    // The folder's group is the pod's: kubelet has seen to it.
+    // The kubelet gave the directory the pod's fsGroup.
     let group = Gid::from_raw(rustix::fs::fstat(comm)?.st_gid);
     match mkdirat(comm, FOLDER, Mode::from_raw_mode(0o750)) {
         Err(error) if error != rustix::io::Errno::EXIST => return Err(error.into()),
@@ -105,12 +114,12 @@ fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Of one who was killed while writing it, it may be there still.
+/// Written first and renamed; a process that was killed in between leaves it behind.
 fn draft(name: &str) -> String {
     format!(".{name}")
 }
 
-/// Up to one byte more than expected. The pod can write there: a pipe must not keep us, nor a huge file be read.
+/// Reads up to one byte more than expected, and never blocks: the pod can put a huge file or a pipe there.
 fn read(folder: &OwnedFd, name: &str, expected: usize) -> io::Result<Vec<u8>> {
     let file = open_beneath(folder, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK)?;
     let mut content = Vec::with_capacity(expected + 1);
@@ -118,7 +127,7 @@ fn read(folder: &OwnedFd, name: &str, expected: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Removes what [`provide`] wrote; nothing there is as good.
+/// Removes what [`write_static_keys`] wrote, if it is there.
 pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
     let gone = |outcome: rustix::io::Result<()>| match outcome {
         Err(error) if error != rustix::io::Errno::NOENT => Err(io::Error::from(error)),
@@ -138,13 +147,14 @@ pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
 mod tests {
     use super::*;
     use contract::authentication::SecretRef;
+    use std::collections::BTreeMap;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     fn secret(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// From the volume to the keys, by way of controller and kubelet.
+    /// From the volume through controller and kubelet to the keys.
     #[test]
     fn the_drivers_keys_serve_only_volumes_that_ask_for_nothing() {
         let folder = tempfile::tempdir().unwrap();
@@ -158,7 +168,8 @@ mod tests {
             let sent = secret(data.unwrap_or_default());
             let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
             let asked = AuthenticationSource::asked(attribute, seen).map_err(|error| error.to_string())?;
-            let chosen = choose(asked, Some(recorded), &sent, &driver).map_err(|error| error.to_string())?;
+            let keys = Keys::of_secret(&sent, "the Secret of nodePublishSecretRef");
+            let chosen = choose(asked, Some(recorded), &keys, &driver).map_err(|error| error.to_string())?;
             Ok::<_, String>(chosen.0.access_key_id)
         };
         let both = [("access_key_id", "OWN"), ("secret_access_key", "o")];
@@ -178,7 +189,7 @@ mod tests {
             ("secret", Some(&both[..1]), refused),
             ("secret", Some(&blank), refused),
             ("secret", Some(&other), refused),
-            // Said in so many words, by whoever may write volumes: what is in the Secret changes nothing.
+            // Explicit, by someone who may write volumes: the content of the Secret changes nothing.
             ("driver", None, drivers),
             ("driver", Some(&both), drivers),
             ("driver", Some(&[]), drivers),
@@ -194,11 +205,12 @@ mod tests {
         }
     }
 
-    /// One that another version made says nothing; then the request decides.
+    /// A Mountpoint Pod of another version has no record; then the request decides.
     #[test]
     fn a_mountpoint_pod_without_a_record_changes_nothing() {
         let nothing = DriverKeys { folder: Some("/nowhere".into()) };
         let own = secret(&[("access_key_id", "OWN"), ("secret_access_key", "o")]);
+        let own = Keys::of_secret(&own, "the Secret of nodePublishSecretRef");
         let chosen = |asked, recorded| choose(asked, recorded, &own, &nothing).map(|(_, source)| source);
         let (driver, secret) = (AuthenticationSource::Driver, AuthenticationSource::Secret);
         assert_eq!(chosen(secret, None).unwrap(), secret);
@@ -215,20 +227,20 @@ mod tests {
             secret_access_key: "B".into(),
             session_token: Some("C".into()),
         };
-        assert!(provide(&folder, "mp-1", &keys).unwrap());
-        assert!(!provide(&folder, "mp-1", &keys).unwrap(), "nothing has changed");
+        assert!(write_static_keys(&folder, "mp-1", &keys).unwrap());
+        assert!(!write_static_keys(&folder, "mp-1", &keys).unwrap(), "nothing has changed");
         let file = comm.path().join("credentials/mp-1");
         let text = "[s3-csi]\naws_access_key_id=A\naws_secret_access_key=B\naws_session_token=C\n";
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
-        fs::write(comm.path().join("credentials/.mp-1"), "of one that was killed").unwrap();
+        fs::write(comm.path().join("credentials/.mp-1"), "left by a killed process").unwrap();
         remove(&folder, "mp-1").unwrap();
         remove(&folder, "mp-1").unwrap();
         assert!(!comm.path().join("credentials").exists());
 
         let elsewhere = tempfile::tempdir().unwrap();
         symlink(elsewhere.path(), comm.path().join("credentials")).unwrap();
-        assert!(provide(&folder, "mp-1", &keys).is_err());
+        assert!(write_static_keys(&folder, "mp-1", &keys).is_err());
         assert_eq!(fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

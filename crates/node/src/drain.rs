@@ -1,40 +1,39 @@
-//! The end of a Mountpoint Pod: when no workload needs it any more, its source is unmounted and its mounter told to go.
+//! Drains a Mountpoint Pod: when no workload uses its source mount any more, unmounts it and lets the mounter exit.
 
 use std::collections::HashSet;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contract::names::source_on_node;
+use contract::mountpoint_pod::MountpointPod;
+use parking_lot::Mutex;
 use tokio::time::timeout_at;
 use tokio_util::sync::CancellationToken;
 
 use crate::comm;
+use crate::context::Context;
 use crate::credentials;
 use crate::kernel;
-use crate::known::MountpointPod;
+use crate::mount_table::MountTable;
 use crate::mounts::NextChange;
-use crate::publish::Publisher;
 
-/// The kernel tells of every change of its mounts; this is for what it cannot tell.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How often to look whether the pod ended meanwhile, which no change of the mounts reports.
+const RECHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// Who is being drained, so that nobody is twice.
-type Draining = Arc<Mutex<HashSet<String>>>;
-
-/// Drains what is marked, until `stop`.
-pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
-    let draining = Draining::default();
-    let mut changes = publisher.known.changes();
+/// Drains the Mountpoint Pods that are marked for it or have ended.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    // Names of the pods that are being drained.
+    let draining: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let mut changes = context.cache.changes();
     loop {
         changes.borrow_and_update();
-        for pod in publisher.known.pods() {
-            if (pod.needs_unmount || pod.ended) && begin(&draining, &pod.name) {
-                let (publisher, draining) = (Arc::clone(&publisher), Arc::clone(&draining));
+        for pod in context.cache.pods() {
+            if (pod.needs_unmount || pod.has_ended()) && draining.lock().insert(pod.name.clone()) {
+                let (context, draining) = (Arc::clone(&context), Arc::clone(&draining));
                 tokio::spawn(async move {
-                    drain(&publisher, &pod).await;
-                    end(&draining, &pod.name);
+                    drain(&context, &pod).await;
+                    draining.lock().remove(&pod.name);
                 });
             }
         }
@@ -45,39 +44,66 @@ pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
     }
 }
 
-fn begin(draining: &Draining, name: &str) -> bool {
-    draining.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned())
-}
-
-fn end(draining: &Draining, name: &str) {
-    draining.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
-}
-
-async fn drain(publisher: &Publisher, pod: &MountpointPod) {
-    let source = source_on_node(publisher.kubelet.path(), &pod.name);
-    // It may end while somebody still has its mount, which then is dead.
-    let ended = || publisher.known.pod(&pod.name).is_none_or(|now| now.uid != pod.uid || now.ended);
-    // Somebody may have come in while we waited for our turn.
-    let _turn = loop {
-        if !ended()
-            && let Err(error) = unused(publisher, &source).await
-        {
+async fn drain(context: &Context, pod: &MountpointPod) {
+    let source = context.source(&pod.name);
+    let observe = || observe(context, pod, &source);
+    let _lock = loop {
+        if let Err(error) = wait_while_in_use(observe).await {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(RECHECK_EVERY).await;
         }
-        let turn = publisher.turns.of(&pod.name).await;
-        if ended() || in_use(publisher, &source).is_ok_and(|used| !used) {
-            break turn;
+        let lock = context.locks.mountpoint_pod(&pod.name).await;
+        // A workload may have joined while this waited for the lock.
+        if observe().is_ok_and(|observed| can_unmount(&observed)) {
+            break lock;
         }
     };
-    let comm = comm::open(&publisher.kubelet, &pod.uid);
-    if let Ok(comm) = &comm {
-        // Before the unmount: the mounter takes an end without it for a failure.
-        if let Err(error) = comm::ask_to_exit(comm) {
-            tracing::warn!(%error, mountpoint_pod = pod.name, "cannot ask the mounter to exit");
+    unmount(context, pod, &source);
+}
+
+struct Observed {
+    /// Its mounts are dead then, so that it does not matter who still has them.
+    pod_ended: bool,
+    in_use: bool,
+}
+
+fn can_unmount(observed: &Observed) -> bool {
+    observed.pod_ended || !observed.in_use
+}
+
+fn observe(context: &Context, pod: &MountpointPod, source: &Path) -> io::Result<Observed> {
+    let current = context.cache.pod(&pod.name);
+    let pod_ended = current.is_none_or(|current| current.uid != pod.uid || current.has_ended());
+    let in_use =
+        !pod_ended && in_use(&*context.mounts.table()?, source, &context.kubelet.path().join("pods"));
+    Ok(Observed { pod_ended, in_use })
+}
+
+/// Whether it is on top at any target. A workload that moved to another Mountpoint Pod still has it below.
+fn in_use(table: &MountTable, source: &Path, pods: &Path) -> bool {
+    table.copies(source).any(|copy| copy.point.starts_with(pods) && table.is_on_top(copy))
+}
+
+async fn wait_while_in_use(observe: impl Fn() -> io::Result<Observed>) -> io::Result<()> {
+    let until = Instant::now() + RECHECK_EVERY;
+    loop {
+        // Before observing, so that no change in between is missed.
+        let change = NextChange::watch()?;
+        if can_unmount(&observe()?) || timeout_at(until.into(), change.happened()).await.is_err() {
+            return Ok(());
         }
     }
-    match remove_source(publisher, &source) {
+}
+
+fn unmount(context: &Context, pod: &MountpointPod, source: &Path) {
+    let comm = comm::open(&context.kubelet, &pod.uid);
+    if let Ok(comm) = &comm
+        // Before the unmount: without the request, the mounter takes the end of its mount for a failure.
+        && let Err(error) = comm::request_exit(comm)
+    {
+        tracing::warn!(%error, mountpoint_pod = pod.name, "cannot ask the mounter to exit");
+    }
+    match kernel::remove_mount_point(&context.mounts, &context.kubelet, source) {
         Ok(true) => tracing::info!(mountpoint_pod = pod.name, "unmounted"),
         Ok(false) => {}
         Err(error) => tracing::warn!(%error, mountpoint_pod = pod.name, "cannot unmount the source"),
@@ -89,33 +115,24 @@ async fn drain(publisher: &Publisher, pod: &MountpointPod) {
     }
 }
 
-/// Whether any workload sees it. One that was moved to another Mountpoint Pod has it still, below.
-fn in_use(publisher: &Publisher, source: &Path) -> io::Result<bool> {
-    let pods = publisher.kubelet.path().join("pods");
-    let table = publisher.mounts.table()?;
-    Ok(table.copies(source).any(|copy| copy.point.starts_with(&pods) && table.is_on_top(copy)))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mount_table::Mount;
 
-/// Waits until the source is seen nowhere below kubelet's pods, or until it is time to look whether it matters still.
-async fn unused(publisher: &Publisher, source: &Path) -> io::Result<()> {
-    let until = Instant::now() + LOOK_AGAIN;
-    loop {
-        // Before looking: a change since then is told.
-        let change = NextChange::watch()?;
-        if !in_use(publisher, source)? || timeout_at(until.into(), change.happened()).await.is_err() {
-            return Ok(());
-        }
+    #[test]
+    fn a_source_is_in_use_while_it_is_on_top_at_a_target() {
+        let (source, pods) = (Path::new("/k/plugins/mp-1"), Path::new("/k/pods"));
+        let mount = |device: u32, point: &str| Mount {
+            device: (0, device),
+            point: point.into(),
+            read_only: false,
+            bucket: true,
+        };
+        let mut table = MountTable(vec![mount(1, "/k/plugins/mp-1"), mount(1, "/k/pods/a")]);
+        assert!(in_use(&table, source, pods));
+        table.0.push(mount(2, "/k/pods/a"));
+        assert!(!in_use(&table, source, pods), "the workload moved to another Mountpoint Pod");
+        assert!(!in_use(&MountTable::default(), source, pods));
     }
-}
-
-/// Unmounts the source and removes its folder; says whether it was mounted.
-pub(crate) fn remove_source(publisher: &Publisher, source: &Path) -> io::Result<bool> {
-    let place = match publisher.kubelet.place(source) {
-        Ok(place) => place,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    let mounted = kernel::clear(&publisher.mounts, &place, source)?;
-    place.remove_folder()?;
-    Ok(mounted)
 }

@@ -1,4 +1,4 @@
-//! What can be set from outside. Names of variables are the reference's.
+//! Command-line flags. Names of environment variables are the reference's.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -12,35 +12,35 @@ use service::logs::LogFlags;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "s3-csi-node", version)]
 pub struct Flags {
-    /// Name of the node that this runs on.
+    /// Name of this node.
     #[arg(long, env = "NODE_NAME")]
     pub node_name: String,
-    /// kubelet's folder, the same here as on the node.
+    /// The kubelet's root directory: the same path in the container as on the node.
     #[arg(long, env = "KUBELET_PATH", default_value = "/var/lib/kubelet")]
     pub kubelet_path: PathBuf,
     /// Namespace of the Mountpoint Pods.
     #[arg(long, env = "MOUNTPOINT_NAMESPACE", default_value = MOUNTPOINT_NAMESPACE)]
     pub mountpoint_namespace: String,
-    /// Whether to register with kubelet: `on`, or `off` where a registrar of its own runs beside.
+    /// Whether to register with the kubelet: `on`, or `off` if a node-driver-registrar sidecar does.
     #[arg(long, env = "REGISTRATION", value_enum, default_value = "on")]
     pub registration: Registration,
-    /// Most volumes that the node may have; 0 for no limit.
+    /// Maximum number of volumes on the node; 0 for no limit.
     #[arg(long, env = "MAX_VOLUMES", default_value_t = 0)]
     pub max_volumes: u32,
-    /// URL of the S3 endpoint that buckets are at.
+    /// URL of the S3 endpoint.
     #[arg(long, env = "AWS_ENDPOINT_URL", default_value = "")]
     pub endpoint_url: String,
-    /// Region to sign requests for, unless a volume names another.
+    /// Region to sign requests for, unless the volume sets another.
     #[arg(long, env = "AWS_REGION", default_value = "")]
     pub region: String,
-    /// Folder with the driver's own keys, as a Secret is mounted: `access_key_id`, `secret_access_key`, `session_token`.
-    /// Without it, `AWS_ACCESS_KEY_ID` and so on.
+    /// Directory with the driver's own keys, a mounted Secret: `access_key_id`, `secret_access_key`, `session_token`.
+    /// Keys that are missing there are taken from `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`.
     #[arg(long, env = "CREDENTIALS_DIR")]
     pub credentials_dir: Option<PathBuf>,
-    /// File of trusted authorities as Mountpoint Pods see it.
+    /// Path of the CA bundle in Mountpoint Pods.
     #[arg(long, env = "MOUNTPOINT_CA_BUNDLE")]
     pub mountpoint_ca_bundle: Option<String>,
-    /// Address of probes and metrics.
+    /// Listen address for probes and metrics.
     #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:9808")]
     pub probes_address: SocketAddr,
     #[command(flatten)]
@@ -54,7 +54,7 @@ pub enum Registration {
 }
 
 impl Flags {
-    /// What every mount process of this installation gets to know.
+    /// Environment of every mount process of this installation.
     pub fn environment(&self) -> BTreeMap<String, String> {
         let all = [
             ("AWS_ENDPOINT_URL", Some(&self.endpoint_url)),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_set_reaches_the_mount_process() {
+    fn only_flags_that_are_set_reach_the_mount_process() {
         let flags =
             Flags::parse_from(["s3-csi-node", "--node-name=n", "--endpoint-url=http://s3", "--region="]);
         assert_eq!(flags.environment(), [("AWS_ENDPOINT_URL".to_owned(), "http://s3".to_owned())].into());

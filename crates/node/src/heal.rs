@@ -1,148 +1,113 @@
-//! A dead mount is mounted again without waiting for kubelet, which publishes the volumes of a running pod anew only every
-//! minute or two; one that does not answer is made a dead one when it has had its time.
+//! Remounts dead mounts at once, because the kubelet republishes the volumes of a running pod only every minute or two,
+//! and replaces mounts that stay unresponsive.
+
+pub mod plan;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contract::names::sources_on_node;
 use futures::future::join_all;
-use service::csi::NodePublishVolumeRequest;
 use tokio_util::sync::CancellationToken;
 
-use crate::failure::PublishError;
-use crate::kernel::Pulse;
-use crate::publish::Publisher;
-use crate::silence::{Device, REPLACED_AFTER, Silences, TOLD_AFTER};
+use crate::context::Context;
+use crate::heal::plan::{Abort, Healing, ObservedMount, Plan};
+use crate::kernel;
+use crate::liveness::Liveness;
+use crate::mount_table::Device;
+use crate::publish::ensure_mounted;
+use crate::publish::error::PublishError;
 
-/// Whatever has changed on the node, looking is not cheap with many mounts.
-const LOOK_AT_MOST_EVERY: Duration = Duration::from_secs(1);
-/// Nothing tells of a mount process that has stopped answering.
-const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// While something is dead: its Mountpoint Pod is being started again or replaced.
-const TRY_AGAIN: Duration = Duration::from_secs(2);
-/// Longer and longer up to this: while it is tried, kubelet's own calls for the target are turned away.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// For the Mountpoint Pod of a dead mount. Short, because a workload that is being deleted waits for its target's turn.
-const WAIT_AT_MOST: Duration = Duration::from_secs(5);
+/// Checks of many mounts are not cheap, and one death changes several objects.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// For the Mountpoint Pod of a dead mount. Short, because the unpublish of a workload that is being deleted gets ABORTED
+/// meanwhile.
+const WAIT_WITHIN: Duration = Duration::from_secs(5);
 
-/// What workloads have asked for, as long as they have it. Lost with the process: then kubelet's own calls heal.
-#[derive(Default)]
-pub struct Asked(Mutex<HashMap<PathBuf, NodePublishVolumeRequest>>);
-
-impl Asked {
-    pub fn remember(&self, target: &Path, request: NodePublishVolumeRequest) {
-        self.held().insert(target.to_owned(), request);
-    }
-
-    /// For a target that is known already.
-    pub fn update(&self, target: &Path, request: &NodePublishVolumeRequest) {
-        if let Some(known) = self.held().get_mut(target) {
-            known.clone_from(request);
-        }
-    }
-
-    pub fn forget(&self, target: &Path) {
-        self.held().remove(target);
-    }
-
-    pub fn get(&self, target: &Path) -> Option<NodePublishVolumeRequest> {
-        self.held().get(target).cloned()
-    }
-
-    fn targets(&self) -> Vec<PathBuf> {
-        self.held().keys().cloned().collect()
-    }
-
-    fn held(&self) -> std::sync::MutexGuard<'_, HashMap<PathBuf, NodePublishVolumeRequest>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Looks after every change of a Mountpoint Pod or an attachment, as the death of a mount process is one, and now and then,
-/// until `stop`.
-pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
-    let mut changes = publisher.known.changes();
-    let mut silences = Silences::default();
-    let mut wait: Option<Duration> = None;
+/// Checks after every change of an attachment or Mountpoint Pod, as the death of a mount process causes one, and
+/// periodically.
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
+    let mut changes = context.cache.changes();
+    let mut healing = Healing::default();
     loop {
-        let Found { dead, silent } = look(&publisher).await;
-        let count = |targets: usize| i64::try_from(targets).unwrap_or(i64::MAX);
-        publisher.metrics.dead.set(count(dead.len()));
-        publisher.metrics.unresponsive.set(count(silent.values().map(|mount| mount.targets.len()).sum()));
-        wait = if dead.is_empty() {
-            None
-        } else {
-            Some(wait.map_or(TRY_AGAIN, |wait| LONGEST_WAIT.min(wait * 2)))
-        };
-        let now = Instant::now();
-        silences.hear(silent.keys().copied(), now);
-        for device in silences.longer_than(TOLD_AFTER, now) {
-            for target in &silent[&device].targets {
-                publisher.tell_silence(target);
-            }
-        }
-        for device in silences.longer_than(REPLACED_AFTER, now) {
-            let (publisher, source) = (Arc::clone(&publisher), silent[&device].source.clone());
-            tokio::spawn(async move { publisher.end_silence(&source, device).await });
-        }
-        for target in dead {
-            let publisher = Arc::clone(&publisher);
-            tokio::spawn(async move {
-                match publisher.publish_again(&target, Instant::now() + WAIT_AT_MOST).await {
-                    // An earlier attempt, or kubelet's own call, is still at it.
-                    Ok(()) | Err(PublishError::Busy) => {}
-                    Err(error) => tracing::warn!(%error, target = %target.display(), "not mounted again yet"),
-                }
-            });
-        }
+        let plan = healing.plan(observe(&context).await, Instant::now());
+        let next_check = plan.next_check;
+        execute(&context, plan);
         tokio::select! {
-            _ = changes.changed() => tokio::time::sleep(LOOK_AT_MOST_EVERY).await,
-            () = tokio::time::sleep(wait.unwrap_or(LOOK_EVERY)) => {}
+            _ = changes.changed() => tokio::time::sleep(MIN_INTERVAL).await,
+            () = tokio::time::sleep(next_check) => {}
             () = stop.cancelled() => return,
         }
     }
 }
 
-#[derive(Default)]
-struct Found {
-    /// Targets whose mount process is gone.
-    dead: Vec<PathBuf>,
-    silent: HashMap<Device, Served>,
-}
-
-/// What one mount process serves.
-struct Served {
-    source: PathBuf,
-    targets: Vec<PathBuf>,
-}
-
-async fn look(publisher: &Publisher) -> Found {
-    let Ok(table) = publisher.mounts.table() else { return Found::default() };
-    let sources = sources_on_node(publisher.kubelet.path());
-    // One that is not mounted is kubelet's to publish or to forget.
-    let mut mounts: HashMap<Device, Served> = HashMap::new();
-    for target in publisher.asked.targets() {
-        let Some(top) = table.top(&target) else { continue };
-        let source = table.copies(&target).find(|copy| copy.point.starts_with(&sources));
-        // If there is none, it was replaced, and whoever did so was cut off before moving the target over.
-        let source = source.map_or_else(|| target.clone(), |copy| copy.point.clone());
-        let mount = mounts.entry(top.device).or_insert_with(|| Served { source, targets: Vec::new() });
-        mount.targets.push(target);
-    }
-    // Each is asked once, and all at the same time: one that hangs takes seconds.
-    let asked = mounts.into_iter().map(async |(device, mount)| {
-        let pulse = publisher.pulses.feel(&mount.source).await;
-        (device, mount, pulse)
-    });
-    let mut found = Found::default();
-    for (device, mount, pulse) in join_all(asked).await {
-        match pulse {
-            Pulse::Dead(_) => found.dead.extend(mount.targets),
-            Pulse::Silent => drop(found.silent.insert(device, mount)),
-            Pulse::Alive | Pulse::Nobody => {}
+/// The file systems at published targets. A target without a mount is left to the kubelet, which publishes or unpublishes
+/// it.
+async fn observe(context: &Context) -> Vec<ObservedMount> {
+    let Ok(table) = context.mounts.table() else { return Vec::new() };
+    let sources = sources_on_node(context.kubelet.path());
+    let mut targets_of: HashMap<Device, Vec<PathBuf>> = HashMap::new();
+    for target in context.published.targets() {
+        if let Some(top) = table.top(&target) {
+            targets_of.entry(top.device).or_default().push(target);
         }
     }
-    found
+    // Each file system is checked once, and all at the same time, because an unresponsive one takes seconds.
+    join_all(targets_of.into_iter().map(async |(device, targets)| {
+        // Without a source mount, it was replaced, and the process died before it moved the target over.
+        let source = table.0.iter().find(|mount| mount.device == device && mount.point.starts_with(&sources));
+        let source = source.map(|mount| mount.point.clone());
+        let liveness = context.liveness.check(source.as_ref().unwrap_or(&targets[0])).await;
+        ObservedMount { device, source, targets, liveness }
+    }))
+    .await
+}
+
+fn execute(context: &Arc<Context>, plan: Plan) {
+    let count = |targets: usize| i64::try_from(targets).unwrap_or(i64::MAX);
+    context.metrics.dead.set(count(plan.dead.len()));
+    context.metrics.unresponsive.set(count(plan.unresponsive));
+    for request in plan.report_unresponsive.iter().filter_map(|target| context.published.get(target)) {
+        context.events.unresponsive(&request);
+    }
+    for abort in plan.abort {
+        let context = Arc::clone(context);
+        tokio::spawn(async move { abort_unresponsive(&context, &abort).await });
+    }
+    for target in plan.dead {
+        let context = Arc::clone(context);
+        tokio::spawn(async move {
+            match remount(&context, &target).await {
+                // An earlier attempt or the kubelet's own publish is still running.
+                Ok(()) | Err(PublishError::Busy) => {}
+                Err(error) => tracing::warn!(%error, target = %target.display(), "remount failed, retrying"),
+            }
+        });
+    }
+}
+
+/// Does nothing for a target that was unpublished meanwhile: a mount made now would never be unmounted.
+async fn remount(context: &Context, target: &Path) -> Result<(), PublishError> {
+    let _guard = context.locks.try_target(target).ok_or(PublishError::Busy)?;
+    let Some(request) = context.published.get(target) else { return Ok(()) };
+    context.events.lost(&request);
+    ensure_mounted(context, &request, Instant::now() + WAIT_WITHIN).await
+}
+
+/// Turns an unresponsive mount into a dead one, which the next check remounts.
+async fn abort_unresponsive(context: &Context, Abort { source, device }: &Abort) {
+    let mountpoint_pod = source.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let _lock = context.locks.mountpoint_pod(mountpoint_pod).await;
+    // A publish may have replaced it while this waited for the lock.
+    let table = context.mounts.table().unwrap_or_default();
+    let is_same = table.top(source).is_some_and(|top| top.device == *device);
+    if !is_same || context.liveness.check(source).await != Liveness::Unresponsive {
+        return;
+    }
+    match context.kubelet.locate(source).and_then(|path| kernel::abort_connection(&path)) {
+        Ok(()) => tracing::warn!(mountpoint_pod, "aborted an unresponsive mount"),
+        Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot abort an unresponsive mount"),
+    }
 }

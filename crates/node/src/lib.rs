@@ -1,29 +1,39 @@
-//! The program on every node: mounts buckets for workloads and takes the mounts away again.
+//! The CSI node service: mounts buckets for the workloads of one node, remounts what died, and unmounts what is unused.
+//!
+//! A module imports from its own group and the groups above it, and no two import each other.
 
-mod assignment;
+// What the host offers: mounts, safe paths, the folder shared with a Mountpoint Pod.
 pub mod comm;
-pub mod credentials;
-pub mod drain;
-pub mod failure;
-pub mod flags;
-pub mod heal;
 pub mod kernel;
-pub mod known;
-pub mod metrics;
+pub mod liveness;
 pub mod mount_table;
 pub mod mounts;
-pub mod place;
-pub mod plan;
-pub mod publish;
-pub mod registration;
-pub mod release;
+pub mod safe_path;
+
+// What the kubelet asks for, and what the cluster says.
+pub mod credentials;
+pub mod flags;
+pub mod node_cache;
 pub mod request;
+pub mod target;
+
+// What operations share.
+pub mod context;
+pub mod events;
+pub mod locks;
+pub mod metrics;
+pub mod published;
+
+// Operations.
+pub mod drain;
+pub mod heal;
+pub mod publish;
+pub mod stats;
+pub mod sweep;
+pub mod unpublish;
+
+// The program.
+pub mod registration;
 pub mod rpc;
 pub mod run;
-mod serve;
-pub mod silence;
-pub mod sweep;
 pub mod taint;
-pub mod target;
-pub mod tell;
-pub mod turn;

@@ -19,10 +19,10 @@ async fn main() -> ExitCode {
 }
 
 async fn start(flags: Flags) -> Result<()> {
-    service::panics::end_the_process();
+    panics::abort_on_panic();
     service::logs::start(&flags.logs).map_err(anyhow::Error::msg)?;
-    // Named, because a second provider anywhere in the tree would make the choice at run time a panic.
+    // Explicit, because rustls panics when the dependency tree has two providers to choose from.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = kube::Client::try_default().await.context("cannot find the cluster")?;
+    let client = kube::Client::try_default().await.context("cannot read the cluster configuration")?;
     Ok(run(client, flags, service::stop::on_signal()?).await?)
 }

@@ -1,4 +1,4 @@
-//! What the node counts. Every label has a handful of values.
+//! The node's metrics. Every label has a handful of values.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -14,18 +14,16 @@ use prometheus_client::registry::Registry;
 
 use crate::mounts::Mounts;
 
-/// From a republish that finds everything in place to one that waits as long as it may, in seconds.
+/// In seconds: from a republish that finds everything mounted to a publish that waits until its deadline.
 const BUCKETS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
 
 #[derive(Clone, Debug)]
 pub struct Metrics {
     publishes: Family<Outcome, Histogram>,
     stages: Family<StageLabel, Histogram>,
-    credentials: Counter,
-    sweeps: Counter,
-    /// Mounts of workloads that nobody served when it was last looked at.
+    pub credentials: Counter,
+    pub sweeps: Counter,
     pub dead: Gauge,
-    /// The same of those whose mount process did not answer.
     pub unresponsive: Gauge,
 }
 
@@ -39,7 +37,7 @@ struct StageLabel {
     stage: Stage,
 }
 
-/// What a publish spends its time on.
+/// The stages of a publish that can take long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelValue)]
 pub enum Stage {
     Assignment,
@@ -61,18 +59,11 @@ impl Metrics {
         let mut registry = Registry::with_prefix("s3_csi_node");
         registry.register("publish_seconds", "NodePublishVolume by result", metrics.publishes.clone());
         registry.register("publish_stage_seconds", "Stages of a publish", metrics.stages.clone());
-        registry.register(
-            "credentials_written",
-            "Credentials that were new or changed",
-            metrics.credentials.clone(),
-        );
-        registry.register("dead_mounts", "Mounts of workloads that nobody serves", metrics.dead.clone());
-        registry.register(
-            "unresponsive_mounts",
-            "Mounts of workloads whose mount process does not answer",
-            metrics.unresponsive.clone(),
-        );
-        registry.register("sweeps", "Searches for what was left behind", metrics.sweeps.clone());
+        registry.register("credentials_written", "New or changed credentials", metrics.credentials.clone());
+        registry.register("dead_mounts", "Mounts whose mount process died", metrics.dead.clone());
+        let help = "Mounts whose mount process is not responding";
+        registry.register("unresponsive_mounts", help, metrics.unresponsive.clone());
+        registry.register("sweeps", "Sweeps for leftover mounts", metrics.sweeps.clone());
         registry.register_collector(Box::new(Sources {
             mounts: mounts.clone(),
             folder: sources_on_node(kubelet),
@@ -87,17 +78,9 @@ impl Metrics {
     pub fn stage(&self, stage: Stage, time: Duration) {
         self.stages.get_or_create(&StageLabel { stage }).observe(time.as_secs_f64());
     }
-
-    pub fn credentials_written(&self) {
-        self.credentials.inc();
-    }
-
-    pub fn swept(&self) {
-        self.sweeps.inc();
-    }
 }
 
-/// Counted when asked: the kernel knows best.
+/// Counted in the mount table on every scrape.
 #[derive(Debug)]
 struct Sources {
     mounts: Mounts,
@@ -107,11 +90,11 @@ struct Sources {
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
         let table = self.mounts.table().unwrap_or_default();
-        // What lies below has died or was replaced.
+        // Mounts below the top one are dead or were replaced.
         let buckets = || table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount));
         let sources = buckets().filter(|mount| mount.point.starts_with(&self.folder)).count();
         for (name, help, count) in [
-            ("mounted_buckets", "Buckets that are mounted on this node", sources),
+            ("mounted_buckets", "Buckets mounted on this node", sources),
             ("bound_workloads", "Mounts of workloads", buckets().count() - sources),
         ] {
             let gauge = ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX));

@@ -1,50 +1,52 @@
-//! What is mounted, from the bytes of `/proc/self/mountinfo`. The kernel escapes blanks, and other people's mounts may
-//! have names that are not UTF-8: neither may hide ours.
+//! Parses `/proc/self/mountinfo`. The kernel escapes blanks, and mounts of other programs may have names that are not
+//! UTF-8: neither may hide a mount of ours.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// The name by which our mounts are known, as the reference has it.
+/// Mount source of our mounts; the same as the reference's, whose mounts are recognised by it, too.
 pub const DEVICE: &str = "mountpoint-s3";
 const FUSE: &[u8] = b"fuse";
 
+/// Major and minor number of a file system. All binds of one mount share it.
+pub type Device = (u32, u32);
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Of the file system: what was bound somewhere else has the same.
-    pub device: (u32, u32),
+    pub device: Device,
     pub point: PathBuf,
     pub read_only: bool,
-    /// A bucket served by Mountpoint.
+    /// Whether it is a FUSE mount of this driver.
     pub bucket: bool,
 }
 
-/// In the order of mounting; what is mounted upon the same point later hides what was there.
+/// In the order of mounting: the last mount at a point hides the earlier ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountTable(pub Vec<Mount>);
 
 impl MountTable {
-    /// Lines that cannot be understood are left out.
+    /// Skips lines that it cannot parse.
     pub fn parse(bytes: &[u8]) -> Self {
         Self(bytes.split(|byte| *byte == b'\n').filter_map(parse_line).collect())
     }
 
-    /// Everything mounted upon this very point, the one on top last.
+    /// The mounts at exactly this point, the top one last.
     pub fn at<'a>(&'a self, point: &'a Path) -> impl DoubleEndedIterator<Item = &'a Mount> {
         self.0.iter().filter(move |mount| mount.point == point)
     }
 
-    /// What is to be seen there.
+    /// The mount that processes see at this point.
     pub fn top(&self, point: &Path) -> Option<&Mount> {
         self.0.iter().rfind(|mount| mount.point == point)
     }
 
-    /// Whether nothing is mounted upon this one of the table's.
+    /// Whether nothing hides this mount, which must be one of this table.
     pub fn is_on_top(&self, mount: &Mount) -> bool {
         self.top(&mount.point).is_some_and(|top| std::ptr::eq(top, mount))
     }
 
-    /// Other places where the file system of the mount on top of `point` is mounted.
+    /// The other mounts of the file system that is on top at `point`.
     pub fn copies<'a>(&'a self, point: &'a Path) -> impl Iterator<Item = &'a Mount> {
         let device = self.top(point).map(|mount| mount.device);
         self.0.iter().filter(move |mount| Some(mount.device) == device && mount.point != point)
@@ -54,10 +56,10 @@ impl MountTable {
 /// `36 35 98:0 /root /point rw,noatime master:1 - fuse source rw`
 fn parse_line(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
-    // Its own number and its parent's.
+    // Mount ID and parent ID.
     words.by_ref().nth(1)?;
     let (major, minor) = words.next().and_then(|device| split(device, b':'))?;
-    // What of the file system is mounted.
+    // Root within the file system.
     words.next()?;
     let point = path(words.next()?);
     let options = words.next()?;
@@ -74,15 +76,15 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
 }
 
 fn split(bytes: &[u8], at: u8) -> Option<(&[u8], &[u8])> {
-    let place = bytes.iter().position(|byte| *byte == at)?;
-    Some((&bytes[..place], &bytes[place + 1..]))
+    let index = bytes.iter().position(|byte| *byte == at)?;
+    Some((&bytes[..index], &bytes[index + 1..]))
 }
 
 fn number(bytes: &[u8]) -> Option<u32> {
     std::str::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// Undoes `\040` and the like: a backslash and three octal digits.
+/// Undoes the kernel's escapes: a backslash and three octal digits, like `\040`.
 fn path(bytes: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(bytes.len());
     let mut rest = bytes;

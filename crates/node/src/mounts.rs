@@ -1,10 +1,11 @@
-//! What is mounted on this node, read anew only when the kernel says that it has changed: kubelet refreshes every volume
-//! again and again, and a busy node has thousands of mounts.
+//! The node's mount table, parsed again only after the kernel reported a change: the kubelet republishes every volume
+//! periodically, and a busy node has thousands of mounts.
 
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 use tokio::io::Interest;
@@ -14,31 +15,31 @@ use crate::mount_table::MountTable;
 
 const FILE: &str = "/proc/self/mountinfo";
 
-/// The table of the mount namespace in which it was first asked for.
+/// Stays in the mount namespace of its first read.
 #[derive(Clone, Debug, Default)]
-pub struct Mounts(Arc<Mutex<Option<Last>>>);
+pub struct Mounts(Arc<Mutex<Option<Cached>>>);
 
 #[derive(Debug)]
-struct Last {
+struct Cached {
     file: File,
     table: Arc<MountTable>,
 }
 
 impl Mounts {
     pub fn table(&self) -> io::Result<Arc<MountTable>> {
-        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Taken out: if reading fails, the next one begins afresh.
-        let last = match held.take() {
-            Some(last) if !changed(&last.file)? => last,
-            // What changes from here on is told the next time.
-            Some(last) => Last::read(last.file)?,
-            None => Last::read(File::open(FILE)?)?,
+        let mut slot = self.0.lock();
+        // Taken out, so that the next call starts over if reading fails.
+        let cached = match slot.take() {
+            Some(cached) if !changed(&cached.file)? => cached,
+            // `changed` comes first: a mount made while this reads is reported to the next call.
+            Some(cached) => Cached::read(cached.file)?,
+            None => Cached::read(File::open(FILE)?)?,
         };
-        Ok(Arc::clone(&held.insert(last).table))
+        Ok(Arc::clone(&slot.insert(cached).table))
     }
 }
 
-impl Last {
+impl Cached {
     fn read(mut file: File) -> io::Result<Self> {
         let mut bytes = Vec::new();
         file.rewind()?;
@@ -47,14 +48,14 @@ impl Last {
     }
 }
 
-/// Whether anything was mounted, unmounted or remounted since the file was opened or this was last asked of it.
+/// Whether the mounts changed since the file was opened or last polled.
 fn changed(file: &File) -> io::Result<bool> {
-    let mut asked = [PollFd::new(file, PollFlags::PRI)];
-    retry_on_intr(|| poll(&mut asked, Some(&Timespec::default())))?;
-    Ok(asked[0].revents().contains(PollFlags::PRI))
+    let mut polled = [PollFd::new(file, PollFlags::PRI)];
+    retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())))?;
+    Ok(polled[0].revents().contains(PollFlags::PRI))
 }
 
-/// Tells of the first change after its making.
+/// Reports the first change of the mounts after its creation.
 #[derive(Debug)]
 pub struct NextChange(AsyncFd<File>);
 
@@ -75,9 +76,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_not_changed_is_not_read_again() {
+    fn an_unchanged_table_is_not_read_again() {
         let mounts = Mounts::default();
-        // The machine may be mounting something just now, but not all the time.
+        // The machine may mount something between the two reads, but not every time.
         let unchanged = (0..1000).any(|_| {
             let (first, second) = (mounts.table().unwrap(), mounts.clone().table().unwrap());
             assert!(!first.0.is_empty());

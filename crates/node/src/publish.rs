@@ -1,215 +1,192 @@
-//! A bucket for a workload: from kubelet's request to a bind mount. Every step can be the last one of a life; the next
-//! publish goes on from whatever is there.
+//! `NodePublishVolume`: from the kubelet's request to a bind mount. The process can die after every step; the next
+//! publish continues from whatever is mounted.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+mod assignment;
+pub mod error;
+pub mod plan;
+mod source;
 
-use contract::names::source_on_node;
-use contract::volume::AuthenticationSource;
-use service::csi::NodePublishVolumeRequest;
-use service::keys::DriverKeys;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use contract::mountpoint_pod::MountpointPod;
+use contract::options::MountOption;
+use mounter::credentials::Credentials;
+use mounter::deadlines;
 
 use crate::comm;
-use crate::credentials::{self, CredentialsError};
-use crate::failure::{PublishError, kernel_error};
-use crate::heal::Asked;
-use crate::kernel::{self, Pulse, Pulses};
-use crate::known::{Known, MountpointPod};
-use crate::metrics::{Metrics, Stage};
-use crate::mounts::Mounts;
-use crate::place::Root;
-use crate::plan::{Step, Wanted, plan};
-use crate::request::Publish;
+use crate::context::Context;
+use crate::credentials::{self, CredentialsError, MountCredentials};
+use crate::kernel;
+use crate::liveness::Liveness;
+use crate::metrics::Stage;
+use crate::mount_table::MountTable;
+use crate::publish::error::{PublishError, kernel_error};
+use crate::publish::plan::{Observed, Plan, Step, Wanted, plan};
+use crate::request::PublishRequest;
 use crate::target::Target;
-use crate::tell::Teller;
-use crate::turn::Turns;
 
-/// kubelet mounts one pod of a volume at a time: a publish that waits keeps all the others waiting, and kubelet tries
-/// again by itself. So one ends within 30 s: this much is for waiting, 10 s for the hand-over, the rest for servers that
-/// are there and do not answer.
-const WAIT_WITHIN: Duration = Duration::from_secs(14);
-
-/// What is the same for every volume of this installation.
-#[derive(Clone, Debug)]
-pub struct Installation {
-    pub driver_keys: DriverKeys,
-    /// Endpoint, region and the like.
-    pub environment: BTreeMap<String, String>,
-    pub mountpoint_namespace: String,
+pub async fn publish(context: &Context, request: PublishRequest) -> Result<(), PublishError> {
+    let request = Arc::new(request);
+    let _guard = context.locks.try_target(&request.target).ok_or(PublishError::Busy)?;
+    if is_served_unattached(context, &request).await? {
+        return Ok(());
+    }
+    // Even if this publish fails: healing must use the newest Secret.
+    context.published.refresh(&request);
+    ensure_mounted(context, &request, Instant::now() + deadlines::MOUNTER_LISTENS).await?;
+    context.published.insert(request);
+    Ok(())
 }
 
-pub struct Publisher {
-    pub kubelet: Root,
-    pub known: Known,
-    pub mounts: Mounts,
-    pub turns: Turns,
-    pub pulses: Pulses,
-    pub installation: Installation,
-    pub metrics: Metrics,
-    pub asked: Asked,
-    pub teller: Teller,
+/// A live mount without an attachment stays as it is: a driver from before Mountpoint Pods made it, or its workload is
+/// being deleted, and waiting for an attachment would delay the unpublish.
+async fn is_served_unattached(context: &Context, request: &PublishRequest) -> Result<bool, PublishError> {
+    let PublishRequest { volume_name, volume_id, pod_uid, target, .. } = request;
+    if context.cache.assignment(volume_name, volume_id, pod_uid).is_some() {
+        return Ok(false);
+    }
+    let mounted = mount_table(context, target)?.top(target).is_some_and(|top| top.bucket);
+    Ok(mounted && context.liveness.check(target).await == Liveness::Alive)
 }
 
-impl Publisher {
-    pub async fn publish(&self, request: NodePublishVolumeRequest) -> Result<(), PublishError> {
-        let publish = Publish::parse(request.clone(), self.kubelet.path())?;
-        let Some(_turn) = self.turns.target(&publish.target) else { return Err(PublishError::Busy) };
-        if self.is_left_alone(&publish).await? {
-            return Ok(());
-        }
-        // Before: if this fails, whoever mounts it again must do so with the newest Secret.
-        self.asked.update(&publish.target, &request);
-        self.make_so(&publish, Instant::now() + WAIT_WITHIN).await?;
-        self.asked.remember(&publish.target, request);
-        Ok(())
+/// Waits for the Mountpoint Pod, `until` at most, then mounts what is missing. The caller has locked the target.
+pub(crate) async fn ensure_mounted(
+    context: &Context,
+    request: &PublishRequest,
+    until: Instant,
+) -> Result<(), PublishError> {
+    let started = Instant::now();
+    let pod = assignment::wait_for_mountpoint_pod(context, request, until).await?;
+    context.metrics.stage(Stage::Assignment, started.elapsed());
+    let source = context.source(&pod.name);
+    let stage = Instant::now();
+    // A mounter whose mount process is alive does not listen any more.
+    let liveness = context.liveness.check(&source).await;
+    if liveness != Liveness::Alive {
+        assignment::wait_for_mounter(context, &pod, until).await?;
     }
-
-    /// The same for a target whose mount has died, unless it was given back meanwhile: nobody would unmount it again.
-    pub async fn publish_again(&self, target: &Path, until: Instant) -> Result<(), PublishError> {
-        let Some(_turn) = self.turns.target(target) else { return Err(PublishError::Busy) };
-        let Some(request) = self.asked.get(target) else { return Ok(()) };
-        let publish = Publish::parse(request, self.kubelet.path())?;
-        self.teller.lost(&publish);
-        self.make_so(&publish, until).await
+    context.metrics.stage(Stage::Listening, stage.elapsed());
+    let lock = tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await;
+    let _lock = lock.map_err(|_| PublishError::MountpointPodBusy(pod.name.clone()))?;
+    let stage = Instant::now();
+    let table = mount_table(context, &request.target)?;
+    let observed = observe(context, request, &table, &source, liveness).await;
+    let wanted = Wanted {
+        source: &source,
+        target: &request.target,
+        read_only: request.read_only || request.source_read_only,
+        single_pod: request.single_pod,
+    };
+    let plan = plan(&observed, &wanted)?;
+    execute(context, request, &pod, &source, &plan).await?;
+    context.events.restored(request);
+    context.metrics.stage(Stage::Mount, stage.elapsed());
+    if !plan.steps.is_empty() {
+        tracing::info!(
+            volume_id = request.volume_id,
+            pod_uid = request.pod_uid,
+            mountpoint_pod = pod.name,
+            milliseconds = started.elapsed().as_secs_f64() * 1000.0,
+            "published"
+        );
     }
+    Ok(())
+}
 
-    /// Waits until `until` at most, then mounts what is missing.
-    async fn make_so(&self, publish: &Publish, until: Instant) -> Result<(), PublishError> {
-        let asked = Instant::now();
-        let began = asked;
-        let pod = self.assigned(publish, until).await?;
-        self.metrics.stage(Stage::Assignment, began.elapsed());
-        let began = Instant::now();
-        // A source that somebody answers for needs no mounter to listen.
-        let served = self.pulses.feel(&source_on_node(self.kubelet.path(), &pod.name)).await == Pulse::Alive;
-        if !served {
-            self.listening(&pod, until).await?;
-        }
-        self.metrics.stage(Stage::Listening, began.elapsed());
-        let turn = tokio::time::timeout_at(until.into(), self.turns.of(&pod.name)).await;
-        let _turn = turn.map_err(|_| PublishError::Waiting(pod.name.clone()))?;
-        self.check_alone(publish)?;
-        let began = Instant::now();
-        let source = self.provide(publish, &pod)?;
-        let changed = self.mount(publish, &pod, source, served).await?;
-        self.teller.restored(publish);
-        self.metrics.stage(Stage::Mount, began.elapsed());
-        if changed {
-            tracing::info!(
-                volume_id = publish.volume_id,
-                pod_uid = publish.pod_uid,
-                mountpoint_pod = pod.name,
-                milliseconds = asked.elapsed().as_secs_f64() * 1000.0,
-                "published"
-            );
-        }
-        Ok(())
+fn mount_table(context: &Context, target: &Path) -> Result<Arc<MountTable>, PublishError> {
+    context.mounts.table().map_err(kernel_error("read the mount table for", target))
+}
+
+/// `liveness` is that of the source mount before its Mountpoint Pod was locked.
+async fn observe<'a>(
+    context: &Context,
+    request: &PublishRequest,
+    table: &'a MountTable,
+    source: &Path,
+    liveness: Liveness,
+) -> Observed<'a> {
+    let device = table.top(source).map(|mount| mount.device);
+    let source = match device {
+        None => Liveness::NotMounted,
+        Some(_) if liveness == Liveness::Alive => liveness,
+        // Another publish may have mounted it meanwhile.
+        Some(_) => context.liveness.check(source).await,
+    };
+    let target = match table.top(&request.target).filter(|top| top.bucket) {
+        None => Liveness::NotMounted,
+        Some(top) if device == Some(top.device) => source.clone(),
+        Some(_) => context.liveness.check(&request.target).await,
+    };
+    let is_other_target = |point: &Path| {
+        Target::of_mount(point, context.kubelet.path())
+            .is_some_and(|it| it.volume_name == request.volume_name && it.path != request.target)
+    };
+    let others = table.0.iter().filter(|mount| mount.bucket && is_other_target(&mount.point));
+    let other_targets = others.map(|mount| mount.point.clone()).collect();
+    Observed { table, source, target, other_targets }
+}
+
+async fn execute(
+    context: &Context,
+    request: &PublishRequest,
+    pod: &MountpointPod,
+    source: &Path,
+    plan: &Plan,
+) -> Result<(), PublishError> {
+    let target = &request.target;
+    let credentials = write_credentials(context, request, pod)?;
+    if plan.target_is_lost {
+        context.events.lost(request);
     }
-
-    /// What is mounted, served, and assigned to nobody stays as it is: it was mounted by a driver of the time before
-    /// Mountpoint Pods, or its workload is just leaving, and the unmount must not wait for us to wait.
-    async fn is_left_alone(&self, publish: &Publish) -> Result<bool, PublishError> {
-        let Publish { volume_name, volume_id, pod_uid, target, .. } = publish;
-        if self.known.assignment(volume_name, volume_id, pod_uid).is_some() {
-            return Ok(false);
-        }
-        let table = self.mounts.table().map_err(kernel_error("read the mounts for", target))?;
-        let mounted = table.top(target).is_some_and(|top| top.bucket);
-        Ok(mounted && self.pulses.feel(target).await == Pulse::Alive)
-    }
-
-    /// Puts the keys in place, every time: a changed Secret reaches a mount that has been running for long.
-    fn provide(&self, publish: &Publish, pod: &MountpointPod) -> Result<AuthenticationSource, PublishError> {
-        if publish.arguments.has("no-sign-request") {
-            return Ok(publish.volume.authentication);
-        }
-        let driver = &self.installation.driver_keys;
-        let asked = publish.volume.authentication;
-        let (keys, source) = credentials::choose(asked, pod.authentication, &publish.secrets, driver)?;
-        let comm = comm::open(&self.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
-        if credentials::provide(&comm, &pod.name, &keys)? {
-            self.metrics.credentials_written();
-            tracing::info!(
-                volume_id = publish.volume_id,
-                mountpoint_pod = pod.name,
-                source = source.as_str(),
-                "credentials written"
-            );
-        }
-        Ok(source)
-    }
-
-    /// One pod at a time is what was asked for; how others are served does not matter.
-    fn check_alone(&self, publish: &Publish) -> Result<(), PublishError> {
-        if !publish.alone {
-            return Ok(());
-        }
-        let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
-        let is_others = |point: &Path| {
-            Target::of_mount(point, self.kubelet.path())
-                .is_some_and(|it| it.volume_name == publish.volume_name && it.path != publish.target)
-        };
-        let other = table.0.iter().find(|mount| mount.bucket && is_others(&mount.point));
-        other.map_or(Ok(()), |other| Err(PublishError::UsedElsewhere(other.point.clone())))
-    }
-
-    /// `served` if somebody has just answered for the source. Says whether anything was missing.
-    async fn mount(
-        &self,
-        publish: &Publish,
-        pod: &MountpointPod,
-        authentication: AuthenticationSource,
-        served: bool,
-    ) -> Result<bool, PublishError> {
-        let source = source_on_node(self.kubelet.path(), &pod.name);
-        let create = |path: &PathBuf| self.kubelet.create(path).map_err(kernel_error("create", path));
-        let (source_place, target_place) = (create(&source)?, create(&publish.target)?);
-        let table = self.mounts.table().map_err(kernel_error("read the mounts for", &publish.target))?;
-        let source_device = table.top(&source).map(|mount| mount.device);
-        let alive = match source_device {
-            None => false,
-            Some(_) if served => true,
-            Some(_) => match self.pulses.feel(&source).await {
-                Pulse::Alive => true,
-                Pulse::Dead(_) | Pulse::Nobody => false,
-                // It may be busy; replacing it would take it from those whom it serves.
-                Pulse::Silent => return Err(PublishError::Silent(source.clone())),
-            },
-        };
-        let read_only = publish.read_only || publish.source_read_only;
-        let lost = match table.top(&publish.target).filter(|top| top.bucket) {
-            None => false,
-            Some(top) if source_device == Some(top.device) => !alive,
-            Some(_) => matches!(self.pulses.feel(&publish.target).await, Pulse::Dead(_)),
-        };
-        if lost {
-            self.teller.lost(publish);
-        }
-        let wanted = Wanted { source: &source, target: &publish.target, read_only, alive };
-        let steps = plan(&table, wanted);
-        for step in &steps {
-            let (volume_id, pod_uid, mountpoint_pod) = (&publish.volume_id, &publish.pod_uid, &pod.name);
-            tracing::debug!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
-            match step {
-                Step::UnmountSource => {
-                    kernel::detach(&source_place).map_err(kernel_error("unmount", &source))?;
+    let create = |path: &Path| context.kubelet.create(path).map_err(kernel_error("create", path));
+    let (safe_source, safe_target) = (create(source)?, create(target)?);
+    for step in &plan.steps {
+        let (volume_id, pod_uid, mountpoint_pod) = (&request.volume_id, &request.pod_uid, &pod.name);
+        tracing::debug!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
+        match step {
+            Step::UnmountSource => kernel::detach(&safe_source).map_err(kernel_error("unmount", source))?,
+            Step::MountSource => {
+                source::mount(context, request, pod, &safe_source, source, &credentials).await?;
+            }
+            Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
+            Step::UnmountTarget => kernel::detach(&safe_target).map_err(kernel_error("unmount", target))?,
+            Step::BindTarget { read_only } => {
+                let bound = kernel::bind(&safe_source, &safe_target, *read_only);
+                if bound.is_err() && plan.steps.contains(&Step::SealTarget) {
+                    // The kubelet removes the directory of a failed mount without an unpublish, which the seal would
+                    // prevent.
+                    let _ = kernel::detach(&safe_target);
                 }
-                Step::Serve => self.serve(publish, pod, &source_place, &source, authentication).await?,
-                Step::Seal => kernel::seal(&target_place).map_err(kernel_error("seal", &publish.target))?,
-                Step::UnmountTarget => {
-                    kernel::detach(&target_place).map_err(kernel_error("unmount", &publish.target))?;
-                }
-                Step::Bind => {
-                    let bound = kernel::bind(&source_place, &target_place, read_only);
-                    if bound.is_err() && steps.contains(&Step::Seal) {
-                        // kubelet removes the folder of a failed mount, and would not ask for an unmount first.
-                        let _ = kernel::detach(&target_place);
-                    }
-                    bound.map_err(kernel_error("bind", &publish.target))?;
-                }
+                bound.map_err(kernel_error("bind", target))?;
             }
         }
-        Ok(!steps.is_empty())
     }
+    Ok(())
+}
+
+/// On every publish, so that a changed Secret reaches a running mount.
+fn write_credentials(
+    context: &Context,
+    request: &PublishRequest,
+    pod: &MountpointPod,
+) -> Result<MountCredentials, PublishError> {
+    let requested = request.volume.authentication;
+    if request.arguments.has(MountOption::NoSignRequest) {
+        return Ok(MountCredentials { credentials: Credentials::None, source: requested });
+    }
+    let driver = &context.installation.driver_keys;
+    let (keys, source) = credentials::choose(requested, pod.authentication, &request.secret_keys, driver)?;
+    let comm = comm::open(&context.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
+    if credentials::write_static_keys(&comm, &pod.name, &keys)? {
+        context.metrics.credentials.inc();
+        tracing::info!(
+            volume_id = request.volume_id,
+            mountpoint_pod = pod.name,
+            source = source.as_str(),
+            "credentials written"
+        );
+    }
+    Ok(MountCredentials { credentials: credentials::static_keys(&pod.name), source })
 }

@@ -1,5 +1,5 @@
-//! How kubelet learns of this driver: it finds a socket in its registry and asks who is there. It does so again after
-//! its own restart, as the socket is still there.
+//! The kubelet's plugin registration: the kubelet finds this socket in its plugin registry and asks for the driver's name
+//! and endpoint, again after each of its own restarts.
 
 use contract::names::DRIVER;
 use service::registration::registration_server::Registration;
@@ -7,11 +7,11 @@ use service::registration::{InfoRequest, PluginInfo, RegistrationStatus, Registr
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
-/// Of the interface, not of the driver.
+/// Version of the CSI interface, not of the driver.
 const CSI_VERSION: &str = "1.0.0";
 
 pub struct Registrar {
-    /// The driver's socket as kubelet sees it.
+    /// Path of the CSI socket on the node.
     pub endpoint: String,
     pub registered: watch::Sender<bool>,
 }
@@ -33,9 +33,9 @@ impl Registration for Registrar {
     ) -> Result<Response<RegistrationStatusResponse>, Status> {
         let RegistrationStatus { plugin_registered, error } = request.into_inner();
         if plugin_registered {
-            tracing::info!("registered with kubelet");
+            tracing::info!("registered with the kubelet");
         } else {
-            tracing::error!(error, "kubelet refuses to register the driver");
+            tracing::error!(error, "the kubelet rejected the registration of the driver");
         }
         self.registered.send_replace(plugin_registered);
         Ok(Response::new(RegistrationStatusResponse {}))

@@ -1,21 +1,22 @@
-//! What kubelet asks for, checked once.
+//! A `NodePublishVolume` request, parsed and checked once.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
 use contract::authentication::SecretRef;
-use contract::names::CACHE_IN_POD;
-use contract::options::ATTEMPTS;
-use contract::volume::{Cache, Volume, VolumeError, cache_share};
+use contract::options::MountOption;
+use contract::volume::{Volume, VolumeError};
+use contract::volume_plan::VolumePlan;
 use service::csi::NodePublishVolumeRequest;
 use service::csi::volume_capability::AccessType;
 use service::csi::volume_capability::access_mode::Mode;
+use service::keys::{Keys, KeysError};
 use thiserror::Error;
 
 use crate::target::{Target, TargetError};
 
-/// How kubelet hands the workload's name on (`podInfoOnMount`).
+/// Keys by which the kubelet describes the workload (`podInfoOnMount`).
 const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
@@ -27,45 +28,46 @@ pub enum RequestError {
     VolumeId,
     #[error(transparent)]
     Target(#[from] TargetError),
-    #[error("the target path is of pod `{0}`, but the request says pod `{1}`")]
+    #[error("the target path belongs to pod {0}, but `csi.storage.k8s.io/pod.uid` is {1}")]
     OtherPod(String, String),
     #[error("Volume capability not provided")]
     Capability,
-    #[error("block volumes are not supported: a bucket is a file system; use volumeMode: Filesystem")]
+    #[error("block volumes are not supported: set `volumeMode: Filesystem`")]
     Block,
     #[error("Volume capability not supported: access mode {0}; use ReadWriteMany or ReadOnlyMany")]
     AccessMode(String),
     #[error("inline volumes are not supported: use a PersistentVolume or a claim template")]
     Ephemeral,
-    #[error("the group of the volume is `{0}`, which is not a number")]
+    #[error("invalid volume mount group \"{0}\": it must be a number")]
     Group(String),
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    #[error("max-cache-size is `{0}`, more than cacheEmptyDirSizeLimit allows ({1} MiB): lower it")]
-    CacheTooLarge(String, u128),
 }
 
-/// One workload's use of one volume. Not to be printed: it has secrets.
-pub struct Publish {
+/// One workload's use of one volume. `Debug` shows no keys.
+#[derive(Clone, Debug)]
+pub struct PublishRequest {
     pub volume_id: String,
     pub volume_name: String,
     pub pod_uid: String,
     pub pod_name: String,
     pub pod_namespace: String,
     pub target: PathBuf,
-    /// For this workload alone.
+    /// Whether this workload's target mount is read-only.
     pub read_only: bool,
-    /// For everybody who shares the source.
+    /// Whether the source mount is read-only, for every workload that shares it.
     pub source_read_only: bool,
-    /// Nobody else on this node may have it meanwhile (`ReadWriteOncePod`).
-    pub alone: bool,
+    /// `ReadWriteOncePod`: no other pod on this node may have the volume mounted.
+    pub single_pod: bool,
     pub volume: Volume,
     pub arguments: Arguments,
     pub environment: BTreeMap<String, String>,
-    pub secrets: BTreeMap<String, String>,
+    /// The keys in the Secret that `nodePublishSecretRef` names, or what is wrong with them. Not an error here, because
+    /// a volume that uses the driver's keys does not need them.
+    pub secret_keys: Result<Keys, KeysError>,
 }
 
-impl Publish {
+impl PublishRequest {
     pub fn parse(request: NodePublishVolumeRequest, kubelet: &Path) -> Result<Self, RequestError> {
         if request.volume_id.is_empty() {
             return Err(RequestError::VolumeId);
@@ -87,7 +89,7 @@ impl Publish {
         let mode = capability.access_mode.map(|mode| mode.mode()).unwrap_or_default();
         let readers_only = match mode {
             Mode::MultiNodeReaderOnly | Mode::SingleNodeReaderOnly => true,
-            // To S3 they are all the same; one node is what the cluster sees to.
+            // All the same to S3; Kubernetes enforces the limit to one node.
             Mode::MultiNodeMultiWriter
             | Mode::SingleNodeWriter
             | Mode::SingleNodeSingleWriter
@@ -96,38 +98,32 @@ impl Publish {
                 return Err(RequestError::AccessMode(mode.as_str_name().to_owned()));
             }
         };
-        let mut arguments = Arguments::parse(&mount.mount_flags);
-        let secret = if request.secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
-        // The controller tells the workload's owner which.
-        arguments.strip();
-        let volume = Volume::parse(&context, secret, &arguments)?;
-        let mut environment = volume.environment.clone();
-        if let Some(attempts) = arguments.value(ATTEMPTS) {
-            environment.insert("AWS_MAX_ATTEMPTS".to_owned(), attempts.to_owned());
-        }
-        arguments.remove(ATTEMPTS);
-        let source_read_only = readers_only || arguments.has("read-only");
+        let secrets: BTreeMap<String, String> = request.secrets.into_iter().collect();
+        let secret = if secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
+        // The controller reports ignored options in a Warning event.
+        let VolumePlan { volume, mut arguments, environment, ignored: _ } =
+            VolumePlan::parse(&context, secret, &mount.mount_flags)?;
+        let source_read_only = readers_only || arguments.has(MountOption::ReadOnly);
         if source_read_only {
-            arguments.set_if_absent("read-only", None);
+            arguments.set_if_absent(MountOption::ReadOnly, None);
         }
         let fs_group = mount.volume_mount_group;
         if !fs_group.is_empty() {
             fs_group.parse::<u32>().map_err(|_| RequestError::Group(fs_group.clone()))?;
-            // Root's group cannot be given to files; nothing is lost, as root may do everything anyway.
+            // The mount process cannot assign files to group 0, and root does not need it.
             if fs_group != "0" {
-                arguments.set_if_absent("gid", Some(&fs_group));
+                arguments.set_if_absent(MountOption::Gid, Some(&fs_group));
             }
-            arguments.set_if_absent("dir-mode", Some("770"));
-            arguments.set_if_absent("file-mode", Some("660"));
-            if !arguments.has("allow-root") {
-                arguments.set_if_absent("allow-other", None);
+            arguments.set_if_absent(MountOption::DirMode, Some("770"));
+            arguments.set_if_absent(MountOption::FileMode, Some("660"));
+            if !arguments.has(MountOption::AllowRoot) {
+                arguments.set_if_absent(MountOption::AllowOther, None);
             }
         }
-        if !arguments.has("allow-other") {
-            arguments.set_if_absent("allow-root", None);
+        if !arguments.has(MountOption::AllowOther) {
+            arguments.set_if_absent(MountOption::AllowRoot, None);
         }
-        arguments.set_if_absent("force-path-style", None);
-        place_cache(&volume.cache, &mut arguments)?;
+        arguments.set_if_absent(MountOption::ForcePathStyle, None);
         Ok(Self {
             volume_id: request.volume_id,
             volume_name,
@@ -137,32 +133,13 @@ impl Publish {
             target,
             read_only: request.readonly,
             source_read_only,
-            alone: mode == Mode::SingleNodeSingleWriter,
+            single_pod: mode == Mode::SingleNodeSingleWriter,
             volume,
             arguments,
             environment,
-            secrets: request.secrets.into_iter().collect(),
+            secret_keys: Keys::of_secret(&secrets, "the Secret of nodePublishSecretRef"),
         })
     }
-}
-
-/// Wherever the user wanted it: it is in the Mountpoint Pod, and there is one place for it there.
-fn place_cache(cache: &Cache, arguments: &mut Arguments) -> Result<(), RequestError> {
-    if *cache == Cache::None {
-        return Ok(());
-    }
-    arguments.set("cache", Some(CACHE_IN_POD));
-    if let Cache::EmptyDir { size_limit: Some(limit), in_memory: false } = cache {
-        let most = cache_share(limit);
-        match arguments.value("max-cache-size").map(str::to_owned) {
-            Some(given) if given.parse::<u128>().is_ok_and(|given| given > limit.units() / (1024 * 1024)) => {
-                return Err(RequestError::CacheTooLarge(given, limit.units() / (1024 * 1024)));
-            }
-            Some(_) => {}
-            None => arguments.set("max-cache-size", Some(&most.to_string())),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -190,8 +167,8 @@ mod tests {
         }
     }
 
-    fn parse(request: NodePublishVolumeRequest) -> Result<Publish, RequestError> {
-        Publish::parse(request, Path::new("/var/lib/kubelet"))
+    fn parse(request: NodePublishVolumeRequest) -> Result<PublishRequest, RequestError> {
+        PublishRequest::parse(request, Path::new("/var/lib/kubelet"))
     }
 
     fn arguments(flags: &[&str]) -> Vec<String> {
@@ -199,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn options_get_what_every_mount_needs() {
+    fn every_mount_gets_the_arguments_it_needs() {
         assert_eq!(arguments(&[]), ["--allow-root", "--force-path-style"]);
         assert_eq!(arguments(&["allow-other"]), ["--allow-other", "--force-path-style"]);
         assert_eq!(
@@ -209,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_gets_in_where_the_user_said_nothing() {
+    fn the_fs_group_fills_in_only_what_the_volume_leaves_open() {
         let mut with_group = request(&["file-mode=640"], Mode::MultiNodeMultiWriter);
         let capability = with_group.volume_capability.as_mut().unwrap();
         let Some(AccessType::Mount(mount)) = &mut capability.access_type else { panic!() };
@@ -221,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn read_only_is_for_all_or_for_one() {
+    fn read_only_applies_to_the_source_or_to_one_target() {
         for (flags, mode, all) in [
             (&["read-only"][..], Mode::MultiNodeMultiWriter, true),
             (&[], Mode::MultiNodeReaderOnly, true),
@@ -229,7 +206,7 @@ mod tests {
         ] {
             let publish = parse(request(flags, mode)).unwrap();
             assert_eq!((publish.source_read_only, publish.read_only), (all, false));
-            assert_eq!(publish.arguments.has("read-only"), all);
+            assert_eq!(publish.arguments.has(MountOption::ReadOnly), all);
         }
         let with_value = parse(request(&["read-only=false"], Mode::MultiNodeMultiWriter));
         assert!(matches!(with_value, Err(RequestError::Volume(VolumeError::Option(_)))));
@@ -240,35 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_is_where_the_pod_has_it() {
-        assert!(arguments(&["cache /tmp/mine"]).contains(&"--cache=/local-cache".to_owned()));
-        let mut limited = request(&[], Mode::MultiNodeMultiWriter);
-        limited.volume_context.extend(
-            [("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi")]
-                .map(|(key, value)| (key.into(), value.into())),
-        );
-        assert!(
-            parse(limited.clone()).unwrap().arguments.render().contains(&"--max-cache-size=972".to_owned())
-        );
-        let capability = limited.volume_capability.as_mut().unwrap();
-        let Some(AccessType::Mount(mount)) = &mut capability.access_type else { panic!() };
-        mount.mount_flags = vec!["max-cache-size=2000".into()];
-        assert!(matches!(parse(limited), Err(RequestError::CacheTooLarge(..))));
-    }
-
-    #[test]
-    fn attempts_are_a_variable() {
-        let publish = parse(request(&["aws-max-attempts 4"], Mode::MultiNodeMultiWriter)).unwrap();
-        assert_eq!(publish.environment["AWS_MAX_ATTEMPTS"], "4");
-        assert!(!publish.arguments.has("aws-max-attempts"));
-        for wrong in ["aws-max-attempts ten", "aws-max-attempts=0", "aws-max-attempts"] {
-            let refused = parse(request(&[wrong], Mode::MultiNodeMultiWriter));
-            assert!(matches!(refused, Err(RequestError::Volume(VolumeError::Option(_)))), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_requests_are_refused() {
         let mut block = request(&[], Mode::MultiNodeMultiWriter);
         block.volume_capability.as_mut().unwrap().access_type = Some(AccessType::Block(BlockVolume {}));
         assert!(matches!(parse(block), Err(RequestError::Block)));

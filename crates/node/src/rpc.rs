@@ -1,4 +1,4 @@
-//! The CSI node service: each call is one line, and what it does is elsewhere.
+//! The CSI node service: parses calls, hands them to their operation, and logs failures.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -14,11 +14,15 @@ use service::csi::{
 };
 use tonic::{Request, Response, Status};
 
-use crate::publish::Publisher;
+use crate::context::Context;
+use crate::publish::publish;
+use crate::request::PublishRequest;
+use crate::stats::stats;
+use crate::unpublish::unpublish;
 
 pub struct NodeService {
-    pub publisher: Arc<Publisher>,
-    /// 0: as many as kubelet likes.
+    pub context: Arc<Context>,
+    /// 0 means no limit.
     pub max_volumes: i64,
 }
 
@@ -33,18 +37,21 @@ impl Node for NodeService {
     ) -> Result<Response<NodePublishVolumeResponse>, Status> {
         let request = request.into_inner();
         let (volume_id, target) = (request.volume_id.clone(), request.target_path.clone());
-        let began = Instant::now();
-        // On a task of its own: kubelet may hang up, and a mount that is half-way is better finished.
-        let publisher = Arc::clone(&self.publisher);
-        let outcome = tokio::spawn(async move { publisher.publish(request).await }).await;
-        let outcome = match outcome {
+        let started = Instant::now();
+        // In a task of its own, so that a half-done mount is finished even if the kubelet hangs up.
+        let context = Arc::clone(&self.context);
+        let task = tokio::spawn(async move {
+            let request = PublishRequest::parse(request, context.kubelet.path())?;
+            publish(&context, request).await
+        });
+        let outcome = match task.await {
             Ok(outcome) => outcome.map_err(Status::from),
-            Err(panic) => Err(Status::internal(format!("publishing panicked: {panic}"))),
+            Err(panic) => Err(Status::internal(format!("publish panicked: {panic}"))),
         };
         let code = outcome.as_ref().err().map_or(tonic::Code::Ok, Status::code);
-        self.publisher.metrics.published(code, began.elapsed());
+        self.context.metrics.published(code, started.elapsed());
         if let Err(status) = &outcome {
-            tracing::warn!(volume_id, target, code = ?status.code(), error = status.message(), "not published");
+            tracing::warn!(volume_id, target, code = ?status.code(), error = status.message(), "publish failed");
         }
         outcome.map(|()| Response::new(NodePublishVolumeResponse {}))
     }
@@ -54,12 +61,14 @@ impl Node for NodeService {
         request: Request<NodeUnpublishVolumeRequest>,
     ) -> Result<Response<NodeUnpublishVolumeResponse>, Status> {
         let NodeUnpublishVolumeRequest { volume_id, target_path } = request.into_inner();
-        let publisher = Arc::clone(&self.publisher);
-        let outcome =
-            tokio::task::spawn_blocking(move || publisher.unpublish(&volume_id, &target_path)).await;
-        let outcome = outcome.unwrap_or_else(|panic| Err(Status::internal(panic.to_string())));
+        let (context, target) = (Arc::clone(&self.context), target_path.clone());
+        let task = tokio::task::spawn_blocking(move || unpublish(&context, &volume_id, &target_path));
+        let outcome = match task.await {
+            Ok(outcome) => outcome.map_err(Status::from),
+            Err(panic) => Err(Status::internal(format!("unpublish panicked: {panic}"))),
+        };
         if let Err(status) = &outcome {
-            tracing::warn!(code = ?status.code(), error = status.message(), "not unpublished");
+            tracing::warn!(target, code = ?status.code(), error = status.message(), "unpublish failed");
         }
         outcome.map(|()| Response::new(NodeUnpublishVolumeResponse {}))
     }
@@ -69,7 +78,7 @@ impl Node for NodeService {
         request: Request<NodeGetVolumeStatsRequest>,
     ) -> Result<Response<NodeGetVolumeStatsResponse>, Status> {
         let NodeGetVolumeStatsRequest { volume_id, volume_path } = request.into_inner();
-        self.publisher.stats(&volume_id, &volume_path).await.map(Response::new)
+        Ok(Response::new(stats(&self.context, &volume_id, &volume_path).await?))
     }
 
     async fn node_get_capabilities(
@@ -86,7 +95,7 @@ impl Node for NodeService {
         &self,
         _: Request<NodeGetInfoRequest>,
     ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let node_id = self.publisher.known.node().to_owned();
+        let node_id = self.context.cache.node().to_owned();
         Ok(Response::new(NodeGetInfoResponse { node_id, max_volumes_per_node: self.max_volumes }))
     }
 }

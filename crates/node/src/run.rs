@@ -1,14 +1,15 @@
-//! Everything together: caches, sockets, drain, registration, taint.
+//! Wires everything together: context, background operations, sockets, registration.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use contract::names::DRIVER;
 use kube::Client;
+use mounter::deadlines;
 use service::csi::identity_server::IdentityServer;
 use service::csi::node_server::NodeServer;
+use service::events::Events;
 use service::identity::Identity;
 use service::keys::DriverKeys;
 use service::probes::{self, Probes};
@@ -19,38 +20,36 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
+use crate::context::{Context, Installation};
 use crate::drain;
+use crate::events::MountEvents;
 use crate::flags::{Flags, Registration};
-use crate::heal::{self, Asked};
-use crate::kernel::Pulses;
-use crate::known::Known;
+use crate::heal;
+use crate::liveness::LivenessProbe;
+use crate::locks::Locks;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
-use crate::place::Root;
-use crate::publish::{Installation, Publisher};
+use crate::node_cache::NodeCache;
+use crate::published::PublishedRequests;
 use crate::registration::Registrar;
 use crate::rpc::NodeService;
+use crate::safe_path::Root;
 use crate::sweep;
 use crate::taint;
-use crate::tell::Teller;
-use crate::turn::Turns;
-
-/// A request that has begun when the program is told to stop may go on this long: as long as a publish may take.
-const FINISH_WITHIN: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Error)]
 pub enum RunError {
-    #[error("cannot use kubelet's folder {path} (--kubelet-path): {source}")]
+    #[error("cannot open the kubelet's directory {path} (--kubelet-path): {source}")]
     Kubelet { path: PathBuf, source: std::io::Error },
     #[error("cannot serve probes on {address} (--probes-address): {source}")]
     Probes { address: std::net::SocketAddr, source: std::io::Error },
     #[error("cannot listen on {path}: {source}")]
     Socket { path: PathBuf, source: std::io::Error },
-    #[error("the CSI service ended: {0}")]
+    #[error("the CSI server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
 }
 
-/// Runs until `stop`. Mounts outlive it.
+/// Runs until `stop`. Mounts stay.
 pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
     let kubelet_error = |source| RunError::Kubelet { path: flags.kubelet_path.clone(), source };
     let kubelet = Root::open(&flags.kubelet_path).map_err(kubelet_error)?;
@@ -59,13 +58,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let ready = Arc::new(AtomicBool::new(false));
     let check = {
         let ready = Arc::clone(&ready);
-        Arc::new(move || {
-            if ready.load(Ordering::Relaxed) {
-                Ok(())
-            } else {
-                Err("not registered with kubelet yet".to_owned())
-            }
-        })
+        let reason = || "not registered with the kubelet yet".to_owned();
+        Arc::new(move || ready.load(Ordering::Relaxed).then_some(()).ok_or_else(reason))
     };
     let probes = Probes { healthy: Arc::new(|| Ok(())), ready: check, metrics: registry };
     let address = flags.probes_address;
@@ -74,31 +68,31 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .map_err(|source| RunError::Probes { address, source })?;
     tracing::info!(%address, node = flags.node_name, version = env!("CARGO_PKG_VERSION"), "started");
 
-    let publisher = Arc::new(Publisher {
+    let context = Arc::new(Context {
         kubelet,
-        known: Known::start(&client, &flags.node_name, &flags.mountpoint_namespace),
+        cache: NodeCache::start(&client, &flags.node_name, &flags.mountpoint_namespace),
         mounts,
-        turns: Turns::default(),
-        pulses: Pulses::default(),
+        liveness: LivenessProbe::default(),
+        locks: Locks::default(),
         installation: Installation {
             driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
             environment: flags.environment(),
             mountpoint_namespace: flags.mountpoint_namespace.clone(),
         },
+        published: PublishedRequests::default(),
+        events: MountEvents::new(Events::new(client.clone(), Some(&flags.node_name))),
         metrics,
-        asked: Asked::default(),
-        teller: Teller::new(client.clone(), &flags.node_name),
     });
-    tokio::spawn(drain::run(Arc::clone(&publisher), stop.clone()));
-    tokio::spawn(heal::run(Arc::clone(&publisher), stop.clone()));
-    tokio::spawn(sweep::run(Arc::clone(&publisher), stop.clone()));
+    tokio::spawn(drain::run(Arc::clone(&context), stop.clone()));
+    tokio::spawn(heal::run(Arc::clone(&context), stop.clone()));
+    tokio::spawn(sweep::run(Arc::clone(&context), stop.clone()));
 
     let listen = |path: &PathBuf| {
         socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })
     };
     let endpoint = flags.kubelet_path.join("plugins").join(DRIVER).join("csi.sock");
     let csi = listen(&endpoint)?;
-    let service = NodeService { publisher, max_volumes: flags.max_volumes.into() };
+    let service = NodeService { context, max_volumes: flags.max_volumes.into() };
     let server = Server::builder()
         .add_service(IdentityServer::new(Identity { ready: Arc::clone(&ready) }))
         .add_service(NodeServer::new(service))
@@ -120,7 +114,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         loop {
             let registered = *is_registered.borrow_and_update();
             ready.store(registered, Ordering::Relaxed);
-            // Not before: kubelet's list of drivers may still have our predecessor's entry.
+            // Only after the registration: the CSINode may still list the driver of an earlier process.
             if let Some((client, node)) = first.take_if(|_| registered) {
                 tokio::spawn(taint::remove_when_registered(client, node));
             }
@@ -131,13 +125,13 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     });
 
     let ended = tokio::select! {
-        // By itself: whoever starts us again may have more luck.
+        // It failed by itself: the kubelet restarts the container.
         ended = &mut server => Some(ended),
-        () = stop.cancelled() => tokio::time::timeout(FINISH_WITHIN, &mut server).await.ok(),
+        () = stop.cancelled() => tokio::time::timeout(deadlines::PUBLISH, &mut server).await.ok(),
     };
     match ended {
         Some(Ok(outcome)) => Ok(outcome?),
-        // A call that does not end, or one that panicked, is no reason to stay.
+        // A call that hangs or panicked must not prevent the exit.
         Some(Err(_)) | None => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! What a dead predecessor left behind, and what no watch has told.
+//! Removes what an earlier process left and no watch reported: targets of workloads that are gone, and source mounts whose
+//! Mountpoint Pod is gone.
 
 use std::fs;
 use std::path::Path;
@@ -8,87 +9,132 @@ use std::time::Duration;
 use contract::names::sources_on_node;
 use tokio_util::sync::CancellationToken;
 
-use crate::drain::remove_source;
-use crate::kernel::{self, Pulse};
-use crate::publish::Publisher;
+use crate::context::Context;
+use crate::kernel;
+use crate::liveness::Liveness;
 use crate::target::Target;
 
 const SWEEP_EVERY: Duration = Duration::from_mins(2);
 
-/// Now and then, until `stop`.
-pub async fn run(publisher: Arc<Publisher>, stop: CancellationToken) {
+pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     tokio::select! {
-        // Else everything would look abandoned.
-        () = publisher.known.complete() => {}
+        // With empty caches, every mount looks abandoned.
+        () = context.cache.wait_until_synced() => {}
         () = stop.cancelled() => return,
     }
     let mut rounds = tokio::time::interval(SWEEP_EVERY);
     loop {
         tokio::select! {
-            _ = rounds.tick() => sweep(&publisher).await,
+            _ = rounds.tick() => {
+                context.metrics.sweeps.inc();
+                execute(&context, plan(observe(&context).await)).await;
+            }
             () = stop.cancelled() => return,
         }
     }
 }
 
-/// Targets of workloads that no longer are, and sources whose Mountpoint Pod is gone.
-async fn sweep(publisher: &Publisher) {
-    publisher.metrics.swept();
-    for Target { path: target, pod_uid, .. } in abandoned(publisher).await {
-        let Some(_turn) = publisher.turns.target(&target) else { continue };
-        // Looking took a while, and others were at work.
-        if publisher.known.is_attached(&pod_uid) {
+#[derive(Default)]
+struct Observed {
+    targets: Vec<ObservedTarget>,
+    /// Names of Mountpoint Pods with a source mount, and whether the pod exists.
+    sources: Vec<(String, bool)>,
+}
+
+struct ObservedTarget {
+    target: Target,
+    attached: bool,
+    /// Whether a Mountpoint Pod exists for it. A target without a source mount has none: there, the mount process counts.
+    served: bool,
+}
+
+struct Plan {
+    targets: Vec<Target>,
+    /// Names of Mountpoint Pods.
+    sources: Vec<String>,
+}
+
+async fn observe(context: &Context) -> Observed {
+    let folder = sources_on_node(context.kubelet.path());
+    let mut observed = Observed::default();
+    let table = context.mounts.table().unwrap_or_default();
+    for mount in table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount)) {
+        let Some(target) = Target::of_mount(&mount.point, context.kubelet.path()) else { continue };
+        let attached = context.cache.is_attached(&target.pod_uid);
+        let source = table.copies(&target.path).find_map(|copy| copy.point.strip_prefix(&folder).ok());
+        let served = match source.and_then(Path::to_str) {
+            Some(mountpoint_pod) => context.cache.pod_exists(mountpoint_pod),
+            // Mounted by a driver from before Mountpoint Pods, or left behind. A check can take seconds.
+            None => attached || !matches!(context.liveness.check(&target.path).await, Liveness::Dead(_)),
+        };
+        observed.targets.push(ObservedTarget { target, attached, served });
+    }
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    for mountpoint_pod in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let pod_exists = context.cache.pod_exists(&mountpoint_pod);
+        observed.sources.push((mountpoint_pod, pod_exists));
+    }
+    observed
+}
+
+/// A target that is served is left to the kubelet, even without an attachment: an attachment that is missing by mistake
+/// must not take the bucket from a workload that uses it.
+fn plan(observed: Observed) -> Plan {
+    let targets = observed.targets.into_iter().filter(|it| !it.attached && !it.served);
+    let sources = observed.sources.into_iter().filter(|(_, pod_exists)| !pod_exists);
+    Plan { targets: targets.map(|it| it.target).collect(), sources: sources.map(|(name, _)| name).collect() }
+}
+
+/// Looks again under each lock: observing took a while.
+async fn execute(context: &Context, plan: Plan) {
+    for Target { path, pod_uid, .. } in plan.targets {
+        let Some(_guard) = context.locks.try_target(&path) else { continue };
+        if context.cache.is_attached(&pod_uid) {
             continue;
         }
-        publisher.forget(&target);
-        tracing::info!(target = %target.display(), "the mount of a workload that is gone is taken away");
-        // The folder stays sealed: if the attachment is missing by mistake, a container that starts again finds no way in.
-        let place = publisher.kubelet.place(&target);
-        let outcome = place.and_then(|place| kernel::clear_buckets(&publisher.mounts, &place, &target));
-        if let Err(error) = outcome {
-            tracing::warn!(%error, target = %target.display(), "cannot unmount");
+        context.forget(&path);
+        // The seal stays: if the attachment is missing by mistake, a container that restarts must not write to the disk.
+        let safe_path = context.kubelet.locate(&path);
+        match safe_path.and_then(|safe_path| kernel::unmount_buckets(&context.mounts, &safe_path, &path)) {
+            Ok(_) => {
+                tracing::info!(pod_uid, target = %path.display(), "unmounted target of deleted workload")
+            }
+            Err(error) => tracing::warn!(%error, target = %path.display(), "cannot unmount target"),
         }
     }
-    let sources = sources_on_node(publisher.kubelet.path());
-    let Ok(entries) = fs::read_dir(&sources) else { return };
-    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        if publisher.known.pod(&name).is_some() {
+    for mountpoint_pod in plan.sources {
+        let _lock = context.locks.mountpoint_pod(&mountpoint_pod).await;
+        if context.cache.pod_exists(&mountpoint_pod) {
             continue;
         }
-        let _turn = publisher.turns.of(&name).await;
-        if publisher.known.pod(&name).is_some() {
-            continue;
-        }
-        match remove_source(publisher, &sources.join(&name)) {
-            Ok(_) => tracing::info!(
-                mountpoint_pod = name,
-                "the source of a Mountpoint Pod that is gone is removed"
-            ),
-            Err(error) => tracing::warn!(%error, mountpoint_pod = name, "cannot remove a source"),
+        let source = context.source(&mountpoint_pod);
+        match kernel::remove_mount_point(&context.mounts, &context.kubelet, &source) {
+            Ok(_) => tracing::info!(mountpoint_pod, "removed source mount of deleted Mountpoint Pod"),
+            Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot remove source mount"),
         }
     }
 }
 
-/// Targets that nobody serves any more, of workloads that no attachment names. Those that are served are kubelet's to
-/// give back: an attachment that is missing by mistake must not take a bucket from a program that uses it.
-async fn abandoned(publisher: &Publisher) -> Vec<Target> {
-    let Ok(table) = publisher.mounts.table() else { return Vec::new() };
-    let sources = sources_on_node(publisher.kubelet.path());
-    let mut abandoned = Vec::new();
-    for mount in table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount)) {
-        let Some(target) = Target::of_mount(&mount.point, publisher.kubelet.path()) else { continue };
-        if publisher.known.is_attached(&target.pod_uid) {
-            continue;
-        }
-        let source = table.copies(&target.path).find_map(|copy| copy.point.strip_prefix(&sources).ok());
-        let served = match source.and_then(Path::to_str) {
-            Some(mountpoint_pod) => publisher.known.pod(mountpoint_pod).is_some(),
-            // Of the time before Mountpoint Pods, or left behind.
-            None => !matches!(publisher.pulses.feel(&target.path).await, Pulse::Dead(_)),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_neither_attached_nor_served_is_removed() {
+        let target = |pod_uid: &str, attached, served| ObservedTarget {
+            target: Target { path: "/t".into(), pod_uid: pod_uid.into(), volume_name: "pv".into() },
+            attached,
+            served,
         };
-        if !served {
-            abandoned.push(target);
-        }
+        let swept = plan(Observed {
+            targets: vec![
+                target("attached", true, false),
+                target("served", false, true),
+                target("gone", false, false),
+            ],
+            sources: vec![("mp-exists".into(), true), ("mp-gone".into(), false)],
+        });
+        assert_eq!(swept.targets.iter().map(|target| target.pod_uid.as_str()).collect::<Vec<_>>(), ["gone"]);
+        assert_eq!(swept.sources, ["mp-gone"]);
     }
-    abandoned
 }

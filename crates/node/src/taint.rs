@@ -1,4 +1,4 @@
-//! The start-up taint keeps workloads off a node until its driver is there. It is removed when kubelet knows the driver.
+//! The start-up taint keeps workloads off a node until the kubelet has registered the driver there.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
 const TAINT: &str = "s3.csi.scality.com/agent-not-ready";
-/// Between attempts to write the node, which others write too.
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+/// Between attempts: the kubelet and others write the Node object, too, so conflicts are normal.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits until the driver is registered on the node, then removes the taint, if there is one.
+/// Waits until the node's `CSINode` lists the driver, then removes the taint, if there is one.
 pub async fn remove_when_registered(client: Client, node: String) {
     let own = watcher::Config::default().fields(&format!("metadata.name={node}"));
     let registered = watcher(Api::<CSINode>::all(client.clone()), own).default_backoff().applied_objects();
@@ -34,13 +34,14 @@ pub async fn remove_when_registered(client: Client, node: String) {
         match remove(&nodes, &node).await {
             Ok(true) => return tracing::info!(node, taint = TAINT, "start-up taint removed"),
             Ok(false) => return,
-            Err(error) => tracing::warn!(%error, node, "cannot remove the start-up taint; trying again"),
+            Err(error) => tracing::warn!(%error, node, "cannot remove the start-up taint, retrying"),
         }
-        tokio::time::sleep(TRY_AGAIN).await;
+        tokio::time::sleep(RETRY_EVERY).await;
     }
 }
 
-/// Says whether there was one. The patch holds only for the list that was seen: somebody else's taint must not get lost.
+/// Returns whether there was one. The patch carries the resourceVersion: a merge patch replaces the whole list, and a
+/// taint added meanwhile must not get lost.
 async fn remove(nodes: &Api<Node>, name: &str) -> kube::Result<bool> {
     let node = nodes.get(name).await?;
     let version = node.resource_version();

@@ -1,4 +1,4 @@
-//! Where kubelet wants a bucket: the path alone tells which pod and which volume it is for.
+//! A target: where the kubelet wants a bucket mounted. The path names the pod and the volume.
 
 use std::path::{Path, PathBuf};
 
@@ -9,27 +9,27 @@ pub enum TargetError {
     #[error("Target path not provided")]
     Missing,
     #[error(
-        "target path `{0}` is not of the form …/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount below {1}"
+        "invalid target path \"{0}\": expected {1}/pods/<pod UID>/volumes/kubernetes.io~csi/<volume>/mount"
     )]
-    Form(String, PathBuf),
+    Invalid(String, PathBuf),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub path: PathBuf,
     pub pod_uid: String,
-    /// Of the `PersistentVolume`, which nothing else tells.
+    /// Name of the `PersistentVolume`, which no other field of the request has.
     pub volume_name: String,
 }
 
 impl Target {
-    /// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`, where the last name says nothing.
+    /// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`, whatever the last component is called.
     pub fn parse(path: &str, kubelet: &Path) -> Result<Self, TargetError> {
         if path.is_empty() {
             return Err(TargetError::Missing);
         }
-        let wrong = || TargetError::Form(path.to_owned(), kubelet.to_owned());
-        let relative = Path::new(path).strip_prefix(kubelet).map_err(|_| wrong())?;
+        let invalid = || TargetError::Invalid(path.to_owned(), kubelet.to_owned());
+        let relative = Path::new(path).strip_prefix(kubelet).map_err(|_| invalid())?;
         let parts: Vec<&str> = relative.iter().map(|part| part.to_str().unwrap_or("..")).collect();
         match parts.as_slice() {
             ["pods", uid, "volumes", "kubernetes.io~csi", volume, last]
@@ -41,11 +41,11 @@ impl Target {
                     volume_name: (*volume).to_owned(),
                 })
             }
-            _ => Err(wrong()),
+            _ => Err(invalid()),
         }
     }
 
-    /// If it is one, as the mount table has it.
+    /// The target of a mount in the mount table, if it is one.
     pub fn of_mount(point: &Path, kubelet: &Path) -> Option<Self> {
         Self::parse(point.to_str()?, kubelet).ok()
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_tells_pod_and_volume_and_leads_nowhere_else() {
+    fn a_path_names_pod_and_volume_and_stays_below_the_kubelets_directory() {
         let kubelet = Path::new("/var/lib/kubelet");
         let path = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/pv-1/mount";
         let target = Target { path: path.into(), pod_uid: "uid-1".into(), volume_name: "pv-1".into() };
@@ -70,7 +70,7 @@ mod tests {
             "/var/lib/kubelet/pods/u/volumes/kubernetes.io~csi/v",
             "relative",
         ] {
-            assert!(matches!(Target::parse(wrong, kubelet), Err(TargetError::Form(..))), "{wrong}");
+            assert!(matches!(Target::parse(wrong, kubelet), Err(TargetError::Invalid(..))), "{wrong}");
         }
     }
 }

@@ -1,56 +1,54 @@
-//! Why a publish fails, in words for the workload's owner, and the code that kubelet gets.
+//! Why a publish fails, and the gRPC code that the kubelet gets.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use mounter::channel::HandOverError;
-use mounter::reply::{Code, Refused};
+use contract::mountpoint_pod::StartFailure;
+use mounter::handover::client::HandOverError;
+use mounter::handover::{Code, Refused};
 use thiserror::Error;
 use tonic::Status;
 
 use crate::credentials::CredentialsError;
+use crate::publish::plan::Refusal;
 use crate::request::RequestError;
 
 #[derive(Debug, Error)]
 pub enum PublishError {
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("another call is working on this target; try again")]
+    #[error("another operation on this target is in progress; the kubelet will retry")]
     Busy,
     #[error(
         "waiting for the API server: it has not listed this node's attachments and Mountpoint Pods since the node \
          service started; see the logs of the node service"
     )]
-    NoApiServer,
+    CacheNotSynced,
     #[error(
-        "no attachment names this workload yet (volume `{volume}`, pod {pod_uid}): is the controller running? \
+        "no attachment lists this workload yet (volume `{volume}`, pod {pod_uid}); check that the controller is running: \
          kubectl get s3pa; kubectl get pods -A -lapp=s3-csi-controller"
     )]
-    NoAssignment { volume: String, pod_uid: String },
-    #[error("the Mountpoint Pod `{0}` of this workload is not known yet")]
-    NoPod(String),
-    #[error("the Mountpoint Pod `{pod}` is not one that may serve this workload: {reason}")]
-    WrongPod { pod: String, reason: &'static str },
+    NotAttached { volume: String, pod_uid: String },
+    #[error("waiting for Mountpoint Pod {0} to appear")]
+    PodMissing(String),
+    #[error("Mountpoint Pod {pod} must not serve this workload: {reason}")]
+    PodNotTrusted { pod: String, reason: &'static str },
+    #[error("Mountpoint Pod {pod} cannot start: {reason}; see kubectl describe pod -n {namespace} {pod}")]
+    PodCannotStart { pod: String, namespace: String, reason: StartFailure },
     #[error(
-        "the Mountpoint Pod `{pod}` does not start: {reason}; see kubectl describe pod -n {namespace} {pod}"
+        "timed out waiting for Mountpoint Pod {pod} to accept the mount; see kubectl describe pod -n {namespace} {pod}"
     )]
-    PodTrouble { pod: String, namespace: String, reason: String },
-    #[error("the Mountpoint Pod `{pod}` is not listening yet; see kubectl describe pod -n {namespace} {pod}")]
-    NotListening { pod: String, namespace: String },
+    MounterNotListening { pod: String, namespace: String },
+    #[error("timed out waiting for another mount on Mountpoint Pod {0}; the kubelet will retry")]
+    MountpointPodBusy(String),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     #[error(transparent)]
     Credentials(#[from] CredentialsError),
-    #[error("{message} ({code}, Mountpoint Pod `{pod}`)", message = .refused.message, code = .refused.code)]
-    Refused { pod: String, refused: Refused },
-    #[error(
-        "the hand-over to the Mountpoint Pod `{pod}` failed: {source}; see kubectl logs -n {namespace} {pod}"
-    )]
+    #[error("{message} ({code}, Mountpoint Pod {pod})", message = .refused.message, code = .refused.code)]
+    MountFailed { pod: String, refused: Refused },
+    #[error("hand-over to Mountpoint Pod {pod} failed: {source}; see kubectl logs -n {namespace} {pod}")]
     HandOver { pod: String, namespace: String, source: HandOverError },
-    #[error("others are being served by the Mountpoint Pod `{0}` at the moment; try again")]
-    Waiting(String),
-    #[error("mount {0} is not responding; see the logs of the Mountpoint Pod of this name")]
-    Silent(PathBuf),
-    #[error("the volume is for one pod at a time, and is still mounted at {0}: wait for that pod's end")]
-    UsedElsewhere(PathBuf),
     #[error("cannot {step} {path}: {source}")]
     Kernel { step: &'static str, path: PathBuf, source: io::Error },
 }
@@ -60,22 +58,22 @@ impl From<PublishError> for Status {
         let message = error.to_string();
         match error {
             PublishError::Busy => Self::aborted(message),
-            PublishError::NoAssignment { .. }
-            | PublishError::NoPod(_)
-            | PublishError::NotListening { .. } => Self::deadline_exceeded(message),
-            PublishError::WrongPod { .. } | PublishError::UsedElsewhere(_) => {
+            PublishError::NotAttached { .. }
+            | PublishError::PodMissing(_)
+            | PublishError::MounterNotListening { .. } => Self::deadline_exceeded(message),
+            PublishError::PodNotTrusted { .. } | PublishError::Refused(Refusal::UsedByOtherPod(_)) => {
                 Self::failed_precondition(message)
             }
-            PublishError::NoApiServer
-            | PublishError::PodTrouble { .. }
+            PublishError::CacheNotSynced
+            | PublishError::PodCannotStart { .. }
             | PublishError::HandOver { .. }
-            | PublishError::Waiting(_)
-            | PublishError::Silent(_) => Self::unavailable(message),
+            | PublishError::MountpointPodBusy(_)
+            | PublishError::Refused(Refusal::Unresponsive(_)) => Self::unavailable(message),
             PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
                 Self::internal(message)
             }
             PublishError::Request(_) | PublishError::Credentials(_) => Self::invalid_argument(message),
-            PublishError::Refused { refused, .. } => match refused.code {
+            PublishError::MountFailed { refused, .. } => match refused.code {
                 Code::BadOption | Code::BadPrefix | Code::BadBucket | Code::WrongRegion => {
                     Self::invalid_argument(message)
                 }

@@ -1,5 +1,5 @@
-//! Paths below kubelet's folder, reached step by step and never through a symbolic link: parts of them are written by
-//! pods, and a link placed there must not lead us anywhere else.
+//! Paths below the kubelet's directory, opened component by component and never through a symbolic link: pods can write
+//! to parts of them, and a link placed there must not lead a mount or a file of ours anywhere else.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,32 +8,32 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, mkdirat, openat2, unlinkat};
 
-/// A folder that everything else is reached from.
+/// The directory that all other paths are resolved beneath.
 #[derive(Debug)]
 pub struct Root {
-    folder: OwnedFd,
+    directory: OwnedFd,
     path: PathBuf,
 }
 
-/// A name in a folder that is held open: mounts upon it and removals of it cannot be led astray.
+/// A name in a directory that is held open, so that renames and links above it do not matter.
 #[derive(Debug)]
-pub struct Place {
+pub struct SafePath {
     parent: OwnedFd,
     name: OsString,
 }
 
 impl Root {
     pub fn open(path: &Path) -> io::Result<Self> {
-        let folder =
+        let directory =
             rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(Self { folder, path: path.to_owned() })
+        Ok(Self { directory, path: path.to_owned() })
     }
 
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the path is below, without any `..` to leave again.
+    /// Whether the path is strictly below, without any `..`.
     pub fn contains(&self, path: &Path) -> bool {
         path.strip_prefix(&self.path).is_ok_and(|rest| {
             rest.components().all(|part| matches!(part, Component::Normal(_)))
@@ -41,34 +41,35 @@ impl Root {
         })
     }
 
-    /// An existing folder below.
-    pub fn folder(&self, path: &Path) -> io::Result<OwnedFd> {
-        open_beneath(&self.folder, self.relative(path)?, OFlags::PATH | OFlags::DIRECTORY)
+    /// Opens an existing directory.
+    pub fn open_directory(&self, path: &Path) -> io::Result<OwnedFd> {
+        open_beneath(&self.directory, self.relative(path)?, OFlags::PATH | OFlags::DIRECTORY)
     }
 
-    /// The place of something below, whose parent exists.
-    pub fn place(&self, path: &Path) -> io::Result<Place> {
+    /// The parent must exist; the path itself need not.
+    pub fn locate(&self, path: &Path) -> io::Result<SafePath> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        let parent = if parent == self.path { self.folder.try_clone()? } else { self.folder(parent)? };
-        Ok(Place { parent, name: name.to_owned() })
+        let parent =
+            if parent == self.path { self.directory.try_clone()? } else { self.open_directory(parent)? };
+        Ok(SafePath { parent, name: name.to_owned() })
     }
 
-    /// The place of a folder below, made with every folder above it.
-    pub fn create(&self, path: &Path) -> io::Result<Place> {
-        let place = match self.place(path) {
+    /// Creates the directory and its missing ancestors.
+    pub fn create(&self, path: &Path) -> io::Result<SafePath> {
+        let located = match self.locate(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let mut parent = self.folder.try_clone()?;
+                let mut parent = self.directory.try_clone()?;
                 for name in self.relative(path)?.parent().into_iter().flatten() {
                     make(&parent, name)?;
                     parent = open_beneath(&parent, Path::new(name), OFlags::PATH | OFlags::DIRECTORY)?;
                 }
-                Place { parent, name: path.file_name().unwrap_or_default().to_owned() }
+                SafePath { parent, name: path.file_name().unwrap_or_default().to_owned() }
             }
-            place => place?,
+            located => located?,
         };
-        make(&place.parent, &place.name)?;
-        Ok(place)
+        make(&located.parent, &located.name)?;
+        Ok(located)
     }
 
     fn relative<'a>(&self, path: &'a Path) -> io::Result<&'a Path> {
@@ -84,14 +85,14 @@ impl Root {
     }
 }
 
-impl Place {
-    /// Good for as long as this place is held.
+impl SafePath {
+    /// Valid only while `self` keeps the parent open.
     pub fn path(&self) -> PathBuf {
         Path::new(&format!("/proc/self/fd/{}", self.parent.as_raw_fd())).join(&self.name)
     }
 
-    /// Removes the empty folder; none is as good.
-    pub fn remove_folder(&self) -> io::Result<()> {
+    /// Removes the empty directory, if it exists.
+    pub fn remove_directory(&self) -> io::Result<()> {
         match unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR) {
             Err(error) if error != rustix::io::Errno::NOENT => Err(error.into()),
             _ => Ok(()),
@@ -106,10 +107,10 @@ fn make(parent: &OwnedFd, name: &OsStr) -> io::Result<()> {
     }
 }
 
-/// No link on the way, none at the end, and never above where it began.
-pub fn open_beneath(folder: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
+/// Follows no link, and never leaves `directory`.
+pub fn open_beneath(directory: &OwnedFd, path: &Path, flags: OFlags) -> io::Result<OwnedFd> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    Ok(openat2(folder, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
+    Ok(openat2(directory, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, Mode::empty(), resolve)?)
 }
 
 #[cfg(test)]
@@ -126,21 +127,21 @@ mod tests {
         for path in ["link/new", "../new", "a/../../new"] {
             assert!(root.create(&folder.path().join(path)).is_err(), "{path}");
         }
-        assert!(root.folder(&folder.path().join("link")).is_err());
+        assert!(root.open_directory(&folder.path().join("link")).is_err());
         assert!(root.create(&folder.path().join("link/x")).is_err());
         assert!(root.create(outside.path()).is_err() && root.create(folder.path()).is_err());
         assert_eq!(std::fs::read_dir(outside.path()).unwrap().count(), 0);
     }
 
     #[test]
-    fn folders_are_made_and_removed() {
+    fn directories_are_created_and_removed() {
         let folder = tempfile::tempdir().unwrap();
         let root = Root::open(folder.path()).unwrap();
         let path = folder.path().join("a/b/c");
-        let place = root.create(&path).unwrap();
-        assert!(path.is_dir() && place.path().is_dir());
-        root.create(&path).unwrap().remove_folder().unwrap();
+        let created = root.create(&path).unwrap();
+        assert!(path.is_dir() && created.path().is_dir());
+        root.create(&path).unwrap().remove_directory().unwrap();
         assert!(!path.exists());
-        root.place(&path).unwrap().remove_folder().unwrap();
+        root.locate(&path).unwrap().remove_directory().unwrap();
     }
 }

@@ -1,0 +1,105 @@
+//! Kubernetes Events on the workload about the state of its mount.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use kube::runtime::events::EventType;
+use parking_lot::Mutex;
+use service::events::{self, Events, Notice, Repeat};
+
+use crate::liveness::REPLACED_AFTER;
+use crate::request::PublishRequest;
+
+/// Which containers see a new mount at their target.
+pub(crate) const VISIBILITY: &str = "running containers see the new mount at once if they mount the volume with \
+    `mountPropagation: HostToContainer`, otherwise after a restart";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The mount process runs but does not answer.
+    Unresponsive,
+    /// The mount process is gone.
+    Lost,
+    /// Alive again after `Unresponsive`.
+    Responsive,
+    /// Remounted after `Lost`.
+    Restored,
+}
+
+pub struct MountEvents {
+    events: Events,
+    /// The last failure reported for each target, so that publish and heal report it once between them.
+    failures: Mutex<HashMap<PathBuf, State>>,
+}
+
+impl MountEvents {
+    pub fn new(events: Events) -> Self {
+        Self { events, failures: Mutex::default() }
+    }
+
+    pub fn unresponsive(&self, request: &PublishRequest) {
+        if !self.failures.lock().contains_key(&request.target) {
+            self.failed(request, State::Unresponsive);
+        }
+    }
+
+    pub fn lost(&self, request: &PublishRequest) {
+        self.failed(request, State::Lost);
+    }
+
+    fn failed(&self, request: &PublishRequest, state: State) {
+        let before = self.failures.lock().insert(request.target.clone(), state);
+        if before != Some(state) {
+            self.record(request, state);
+        }
+    }
+
+    /// Reports the recovery of a target whose failure was reported.
+    pub fn restored(&self, request: &PublishRequest) {
+        let failure = self.failures.lock().remove(&request.target);
+        if let Some(failure) = failure {
+            let recovery = if failure == State::Unresponsive { State::Responsive } else { State::Restored };
+            self.record(request, recovery);
+        }
+    }
+
+    pub fn forget(&self, target: &Path) {
+        self.failures.lock().remove(target);
+    }
+
+    fn record(&self, request: &PublishRequest, state: State) {
+        let PublishRequest { volume_id, pod_uid, pod_name, pod_namespace, .. } = request;
+        tracing::info!(volume_id, pod_uid, ?state, "mount state changed");
+        self.events.publish(events::pod(pod_namespace, pod_name, Some(pod_uid)), notice(volume_id, state));
+    }
+}
+
+fn notice(volume_id: &str, state: State) -> Notice {
+    let (type_, reason, note) = match state {
+        State::Unresponsive => (
+            EventType::Warning,
+            "BucketMountUnresponsive",
+            format!(
+                "volume `{volume_id}` is not responding: I/O blocks because its mount process does not answer; it will \
+                 be replaced if it does not answer for {} s",
+                REPLACED_AFTER.as_secs()
+            ),
+        ),
+        State::Lost => (
+            EventType::Warning,
+            "BucketMountLost",
+            format!(
+                "the mount process of volume `{volume_id}` died: I/O fails until the volume is remounted"
+            ),
+        ),
+        State::Responsive => {
+            (EventType::Normal, "BucketMountResponsive", format!("volume `{volume_id}` is responding again"))
+        }
+        State::Restored => (
+            EventType::Normal,
+            "BucketMountRestored",
+            format!("volume `{volume_id}` is mounted again; {VISIBILITY}"),
+        ),
+    };
+    Notice { type_, reason, note, action: "Mount", secondary: None, repeat: Repeat::Always }
+}

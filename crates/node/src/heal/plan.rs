@@ -1,0 +1,144 @@
+//! Decides which mounts are dead, which have been unresponsive for too long, and when to check again. Pure.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use service::backoff::Backoff;
+
+use crate::liveness::{Liveness, REPLACED_AFTER};
+use crate::mount_table::Device;
+
+/// Reported after this long: less may be a busy node.
+const REPORTED_AFTER: Duration = Duration::from_secs(10);
+/// Nothing reports that a mount process stopped answering.
+const CHECK_EVERY: Duration = Duration::from_secs(15);
+/// While a mount is dead: its Mountpoint Pod is being restarted or replaced.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+/// The longest delay between retries: during an attempt, the kubelet's own calls for the target get ABORTED.
+const MAX_RETRY: Duration = Duration::from_secs(30);
+
+/// One file system at the targets of published volumes.
+#[derive(Clone, Debug)]
+pub struct ObservedMount {
+    pub device: Device,
+    /// `None` if its source mount is gone.
+    pub source: Option<PathBuf>,
+    pub targets: Vec<PathBuf>,
+    pub liveness: Liveness,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Targets to remount.
+    pub dead: Vec<PathBuf>,
+    /// Number of targets whose mount process does not answer.
+    pub unresponsive: usize,
+    /// Those of them that have been unresponsive long enough for an Event.
+    pub report_unresponsive: Vec<PathBuf>,
+    pub abort: Vec<Abort>,
+    pub next_check: Duration,
+}
+
+/// A source mount that has been unresponsive for too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Abort {
+    pub source: PathBuf,
+    pub device: Device,
+}
+
+/// What is remembered from one check to the next.
+#[derive(Debug)]
+pub struct Healing {
+    unresponsive_since: HashMap<Device, Instant>,
+    backoff: Backoff<()>,
+}
+
+impl Default for Healing {
+    fn default() -> Self {
+        Self { unresponsive_since: HashMap::new(), backoff: Backoff::new(FIRST_RETRY, MAX_RETRY) }
+    }
+}
+
+impl Healing {
+    pub fn plan(&mut self, observed: Vec<ObservedMount>, now: Instant) -> Plan {
+        let before = std::mem::take(&mut self.unresponsive_since);
+        let (mut dead, mut unresponsive) = (Vec::new(), 0);
+        let (mut report_unresponsive, mut abort) = (Vec::new(), Vec::new());
+        for ObservedMount { device, source, targets, liveness } in observed {
+            match liveness {
+                Liveness::Dead(_) => dead.extend(targets),
+                Liveness::Unresponsive => {
+                    let since = before.get(&device).copied().unwrap_or(now);
+                    self.unresponsive_since.insert(device, since);
+                    unresponsive += targets.len();
+                    if now - since >= REPORTED_AFTER {
+                        report_unresponsive.extend(targets);
+                    }
+                    // Without a source, its Mountpoint Pod is gone or replaced, and the next publish covers it.
+                    if let Some(source) = source.filter(|_| now - since >= REPLACED_AFTER) {
+                        abort.push(Abort { source, device });
+                    }
+                }
+                Liveness::Alive | Liveness::NotMounted => {}
+            }
+        }
+        let next_check = if dead.is_empty() {
+            self.backoff.record_success(&());
+            CHECK_EVERY
+        } else {
+            self.backoff.record_failure(&(), now)
+        };
+        Plan { dead, unresponsive, report_unresponsive, abort, next_check }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::slice;
+
+    fn mount(device: u32, liveness: Liveness) -> ObservedMount {
+        let path = |kind: &str| PathBuf::from(format!("/{kind}/{device}"));
+        ObservedMount {
+            device: (0, device),
+            source: Some(path("source")),
+            targets: vec![path("target")],
+            liveness,
+        }
+    }
+
+    fn unresponsive(device: u32) -> ObservedMount {
+        mount(device, Liveness::Unresponsive)
+    }
+
+    #[test]
+    fn a_mount_is_aborted_when_it_was_unresponsive_without_interruption() {
+        let (start, mut healing) = (Instant::now(), Healing::default());
+        let mut at = |seconds: u64, observed: &[ObservedMount]| {
+            let plan = healing.plan(observed.to_vec(), start + Duration::from_secs(seconds));
+            assert!(plan.dead.is_empty() && plan.next_check == CHECK_EVERY);
+            (plan.unresponsive, plan.report_unresponsive.len(), plan.abort)
+        };
+        let abort = |device: u32| Abort { source: format!("/source/{device}").into(), device: (0, device) };
+        let (one, other) = (unresponsive(1), unresponsive(2));
+        assert_eq!(at(0, slice::from_ref(&one)), (1, 0, vec![]));
+        assert_eq!(at(30, &[one.clone(), other.clone()]), (2, 1, vec![]));
+        assert_eq!(at(60, &[one.clone(), other.clone()]), (2, 2, vec![abort(1)]));
+        assert_eq!(at(70, &[mount(1, Liveness::Alive), other.clone()]), (1, 1, vec![]));
+        assert_eq!(at(120, &[one, other]), (2, 1, vec![abort(2)]), "the first answered meanwhile");
+        let gone = ObservedMount { source: None, ..unresponsive(2) };
+        assert_eq!(at(130, &[gone]), (1, 1, vec![]), "there is no connection to abort");
+    }
+
+    #[test]
+    fn dead_mounts_are_retried_with_backoff() {
+        let (now, mut healing) = (Instant::now(), Healing::default());
+        let dead = || vec![mount(1, Liveness::Dead("ENOTCONN".into()))];
+        let delays: Vec<Duration> = (0..6).map(|_| healing.plan(dead(), now).next_check).collect();
+        assert!(delays[0] <= FIRST_RETRY && delays[2] > delays[0] && delays[5] <= MAX_RETRY, "{delays:?}");
+        assert_eq!(healing.plan(dead(), now).dead, [PathBuf::from("/target/1")]);
+        assert_eq!(healing.plan(Vec::new(), now).next_check, CHECK_EVERY);
+        assert_eq!(healing.plan(dead(), now).next_check, delays[0]);
+    }
+}

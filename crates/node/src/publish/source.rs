@@ -1,0 +1,97 @@
+//! Mounts a source: the FUSE mount, the hand-over of its descriptor, and the mounter's reply.
+
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+use std::time::Instant;
+
+use contract::mountpoint_pod::MountpointPod;
+use contract::options::MountOption;
+use contract::volume::AuthenticationSource;
+use mounter::deadlines;
+use mounter::handover::client::hand_over;
+use mounter::handover::{MountReply, MountRequest};
+
+use crate::comm;
+use crate::context::Context;
+use crate::credentials::MountCredentials;
+use crate::kernel;
+use crate::publish::error::{PublishError, kernel_error};
+use crate::request::PublishRequest;
+use crate::safe_path::SafePath;
+
+/// Leaves nothing mounted if it fails.
+pub(crate) async fn mount(
+    context: &Context,
+    request: &PublishRequest,
+    pod: &MountpointPod,
+    safe_path: &SafePath,
+    source: &Path,
+    credentials: &MountCredentials,
+) -> Result<(), PublishError> {
+    let started = Instant::now();
+    let device =
+        kernel::mount_source(safe_path, request.source_read_only).map_err(kernel_error("mount", source))?;
+    let mount_request = mount_request(context, request, pod, credentials).await;
+    let folder = comm::path(&context.kubelet, &pod.uid);
+    let until = Instant::now() + deadlines::HAND_OVER;
+    let reply =
+        tokio::task::spawn_blocking(move || hand_over(&folder, &mount_request, device.as_fd(), until)).await;
+    let outcome = match reply {
+        Ok(Ok(MountReply::Serving(serving))) => {
+            tracing::info!(
+                volume_id = request.volume_id,
+                mountpoint_pod = pod.name,
+                version = serving.version,
+                milliseconds = started.elapsed().as_millis(),
+                "serving"
+            );
+            Ok(())
+        }
+        Ok(Ok(MountReply::Refused(refused))) => {
+            Err(PublishError::MountFailed { pod: pod.name.clone(), refused })
+        }
+        Ok(Err(error)) => Err(PublishError::HandOver {
+            pod: pod.name.clone(),
+            namespace: context.installation.mountpoint_namespace.clone(),
+            source: error,
+        }),
+        Err(panic) => Err(kernel_error("hand over", source)(io::Error::other(panic))),
+    };
+    if outcome.is_ok() {
+        let table = context.mounts.table().unwrap_or_default();
+        table.top(source).into_iter().for_each(|mount| kernel::set_read_ahead(mount.device));
+    } else if let Err(error) = kernel::detach(safe_path) {
+        tracing::warn!(%error, source = %source.display(), "failed to unmount after a failed mount");
+    }
+    outcome
+}
+
+async fn mount_request(
+    context: &Context,
+    request: &PublishRequest,
+    pod: &MountpointPod,
+    credentials: &MountCredentials,
+) -> MountRequest {
+    let mut arguments = request.arguments.clone();
+    if let Some(size) = pod.cache_mebibytes.filter(|_| arguments.has(MountOption::Cache)) {
+        arguments.set_if_absent(MountOption::MaxCacheSize, Some(&size.to_string()));
+    }
+    arguments.set(MountOption::UserAgentPrefix, Some(&user_agent(context, credentials.source).await));
+    let mut environment = context.installation.environment.clone();
+    environment.extend(request.environment.clone());
+    environment.extend(credentials.credentials.variables());
+    MountRequest {
+        volume_id: request.volume_id.clone(),
+        bucket: request.volume.bucket.clone(),
+        arguments: arguments.render(),
+        environment,
+    }
+}
+
+/// In the reference's format, because people filter the S3 server's logs by it.
+async fn user_agent(context: &Context, source: AuthenticationSource) -> String {
+    let (version, credential_source) = (env!("CARGO_PKG_VERSION"), source.as_str());
+    let kubernetes = context.cache.cluster_version().await;
+    format!("s3-csi-driver/{version} credential-source#{credential_source} k8s/{kubernetes}")
+}

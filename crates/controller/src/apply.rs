@@ -1,11 +1,10 @@
-//! Steps become writes to the API server here, and nowhere else.
-
-use std::time::Duration;
+//! Steps become writes to attachments and Mountpoint Pods here, and nowhere else.
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
 use contract::quantity::Quantity;
 use contract::sharing::SharingKey;
+use contract::slim::SlimPod;
 use contract::volume::Volume;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -14,38 +13,34 @@ use kube::{Api, Client};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::group::is_broken;
+use crate::live_read::API_ANSWER;
 use crate::mountpoint_pod::Blueprint;
 use crate::observed::{Attachment, MountpointPod};
-use crate::slim::SlimPod;
 use crate::step::Step;
-
-/// A write is answered in milliseconds; a connection that died without saying so never answers.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// Why a step did not happen. What to do about it follows from the kind.
 #[derive(Debug, Error)]
 pub enum StepError {
-    /// The decision was made on old knowledge. Nothing is wrong: look again and decide again.
+    /// The decision was based on an outdated object. Nothing is wrong: decide again.
     #[error("{step}: {message}")]
-    Outdated { step: &'static str, message: String },
+    Conflict { step: &'static str, message: String },
     /// The API server refuses it as it is: quota, admission, a missing service account, missing rights.
     #[error("{step} was refused: {message}")]
     Refused { step: &'static str, message: String },
-    /// The volume that a pod is to be made for is not there, or not usable; that has been told elsewhere.
+    /// The volume that a pod is to serve does not exist or is invalid, which has its own Event.
     #[error("{step}: the volume cannot be served")]
     NoVolume { step: &'static str },
     #[error("{step} failed: {message}")]
     Unavailable { step: &'static str, message: String },
 }
 
-/// What a step has made of its object; for the caches, which need not wait for the watch to tell.
+/// What a step has made of its object; for the caches, which then need not wait for the watch.
 #[derive(Debug)]
 pub enum Applied {
     Attachment(Box<Attachment>),
-    AttachmentGone(String),
+    AttachmentDeleted(String),
     Pod(Box<MountpointPod>),
-    PodGoing { name: String, uid: String },
+    PodDeleted { name: String, uid: String },
     Nothing,
 }
 
@@ -75,7 +70,7 @@ impl Writer {
         self.blueprint.limit_for(&volume.cache)
     }
 
-    /// `served` is what a new pod would serve, and for whom.
+    /// `served` is what a new pod would serve.
     pub async fn apply(
         &self,
         step: &Step,
@@ -83,11 +78,11 @@ impl Writer {
     ) -> Result<Applied, StepError> {
         let name = step.name();
         let write = self.write(step, served);
-        match tokio::time::timeout(ANSWER_WITHIN, write).await {
+        match tokio::time::timeout(API_ANSWER, write).await {
             Ok(outcome) => outcome,
             Err(_) => Err(StepError::Unavailable {
                 step: name,
-                message: format!("no answer within {ANSWER_WITHIN:?}"),
+                message: format!("no answer within {API_ANSWER:?}"),
             }),
         }
     }
@@ -102,7 +97,7 @@ impl Writer {
                 Ok(attachment(created))
             }
             Step::UpdateAttachment { name, resource_version, entries } => {
-                // A merge, so that what others wrote beside the entries stays; the version makes it conditional.
+                // A merge patch keeps other fields; the version makes it conditional.
                 let patch = Patch::Merge(json!({
                     "metadata": {"resourceVersion": resource_version.to_string()},
                     "spec": {"mountpointS3PodAttachments": entries},
@@ -121,7 +116,7 @@ impl Writer {
                     Err(kube::Error::Api(status)) if status.is_not_found() => {}
                     outcome => drop(outcome.map_err(failed)?),
                 }
-                Ok(Applied::AttachmentGone(name.clone()))
+                Ok(Applied::AttachmentDeleted(name.clone()))
             }
             Step::CreatePod { name, attachment, workload_uid } => {
                 let (key, volume) = served.ok_or(StepError::NoVolume { step: step.name() })?;
@@ -135,12 +130,12 @@ impl Writer {
                 }
             }
             Step::MarkUnmount { name, uid } => {
-                // The UID makes it conditional: a pod of the same name may have been made since.
+                // The UID makes it conditional: a pod of the same name may have been created since.
                 let patch = Patch::Merge(
                     json!({"metadata": {"uid": uid, "annotations": {annotation::NEEDS_UNMOUNT: "true"}}}),
                 );
                 match self.pods.patch(name, &PatchParams::default(), &patch).await {
-                    // Gone, or another pod of that name, which the API server calls invalid: the one we meant is gone.
+                    // The pod is gone; another one of that name is an invalid request.
                     Err(kube::Error::Api(status)) if status.is_not_found() || status.is_invalid() => {
                         Ok(Applied::Nothing)
                     }
@@ -157,18 +152,24 @@ impl Writer {
                 };
                 match self.pods.delete(name, &params).await {
                     Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
-                    // Another pod of that name: the one we meant is gone.
+                    // The pod is gone, and another one has its name.
                     Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Applied::Nothing),
                     outcome => {
                         outcome.map_err(failed)?;
-                        Ok(Applied::PodGoing { name: name.clone(), uid: uid.clone() })
+                        Ok(Applied::PodDeleted { name: name.clone(), uid: uid.clone() })
                     }
                 }
+            }
+            Step::SetCondition { attachment, condition } => {
+                let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+                let params = PatchParams::default();
+                self.attachments.patch_status(attachment, &params, &patch).await.map_err(failed)?;
+                Ok(Applied::Nothing)
             }
         }
     }
 
-    /// Sends a whole pod and keeps of the answer only what decisions need.
+    /// Sends a whole pod and keeps only the slim part of the response.
     async fn create(&self, pod: &Pod) -> kube::Result<SlimPod> {
         let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
         let request = Request::new(self.pods.resource_url()).create(&PostParams::default(), body);
@@ -176,17 +177,17 @@ impl Writer {
     }
 
     /// The client repeats a create whose answer it did not get, and a predecessor may have died right after its own: a
-    /// pod that was made for the same attachment is the pod we wanted.
+    /// pod that was created for the same attachment is the wanted one.
     async fn adopt(&self, step: &Step, name: &str, attachment: &str) -> Result<Applied, StepError> {
         let found = self.pods.get_opt(name).await.map_err(|error| classify(step.name(), error))?;
         let found = found.as_ref().and_then(MountpointPod::of);
         match found {
-            Some(pod) if pod.attachment.as_deref() == Some(attachment) && !is_broken(&pod) => {
+            Some(pod) if pod.attachment.as_deref() == Some(attachment) && !pod.is_ending() => {
                 Ok(Applied::Pod(Box::new(pod)))
             }
-            _ => Err(StepError::Outdated {
+            _ => Err(StepError::Conflict {
                 step: step.name(),
-                message: format!("pod {name} is not ours to use"),
+                message: format!("pod {name} exists and belongs to another attachment"),
             }),
         }
     }
@@ -205,10 +206,10 @@ fn classify(step: &'static str, error: kube::Error) -> StepError {
         return StepError::Unavailable { step, message: error.to_string() };
     };
     let message = status.message.clone();
-    // Nothing that is created is looked up before: what is not found then is the namespace or the definition.
+    // For a create, what is not found is the namespace or the custom resource definition.
     let creates = step.starts_with("create");
     if status.is_conflict() || status.is_already_exists() || (status.is_not_found() && !creates) {
-        StepError::Outdated { step, message }
+        StepError::Conflict { step, message }
     } else if status.is_forbidden() || status.is_invalid() || status.is_not_found() || status.code == 400 {
         StepError::Refused { step, message }
     } else {

@@ -1,17 +1,20 @@
-//! Hands keys to workers: each key to one worker at a time, a failing one later and later, a busy one once more.
+//! Hands keys to workers: each key to one worker at a time, a failing one with a growing delay, and one that changed while
+//! it was being handled once more.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::Future;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::StreamExt as _;
+use service::backoff::Backoff;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use tokio_util::time::{DelayQueue, delay_queue};
 
-use crate::world::Key;
+use crate::key::Key;
 
-/// A conflict is over as soon as the watch has caught up; a refusal lasts until somebody acts.
+/// A conflict is over as soon as the watch has caught up; a refusal lasts until something is changed.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LAST_RETRY: Duration = Duration::from_mins(1);
 
@@ -21,18 +24,18 @@ pub enum Outcome {
     Done,
     /// Not finished, without any fault: look again after this long.
     Again(Duration),
-    /// Decided on old knowledge: soon again, and later and later if that does not end.
-    Outdated,
-    /// Again after this long; if nobody says, later and later.
+    /// The decision was based on an outdated object: soon again, with a growing delay.
+    Conflict,
+    /// Again after this long; with a growing delay where none is given.
     Failed(Option<Duration>),
 }
 
 impl Outcome {
-    /// As it is counted.
+    /// For metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Done | Self::Again(_) => "done",
-            Self::Outdated => "outdated",
+            Self::Conflict => "outdated",
             Self::Failed(_) => "failed",
         }
     }
@@ -52,49 +55,54 @@ pub async fn dispatch<F>(
     let mut running: JoinSet<(Key, Outcome)> = JoinSet::new();
     loop {
         while running.len() < workers
-            && let Some(key) = queue.next(Instant::now())
+            && let Some(key) = queue.next()
         {
             let handled = handle(key.clone());
             running.spawn(async move { (key, handled.await) });
         }
         observe(queue.len());
-        let due = queue.next_retry();
-        let waiting_for_retry = async {
-            match due {
-                Some(at) => tokio::time::sleep_until(at).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
             Some(finished) = running.join_next() => match finished {
-                Ok((key, outcome)) => queue.finished(key, outcome, Instant::now()),
-                // Only a panic ends a task so; whoever panicked is not busy any more, but its key is unknown here.
+                Ok((key, outcome)) => queue.finished(key, outcome),
+                // Only a panic ends a task like this, and the key of the task that panicked is unknown here.
                 Err(error) => panic!("a worker ended without an outcome: {error}"),
             },
             arrival = arrivals.recv() => match arrival {
                 Some(key) => queue.arrive(key),
                 None => break,
             },
-            () = waiting_for_retry => {}
+            Some(due) = queue.retries.next(), if !queue.retries.is_empty() => queue.retry(due.into_inner()),
         }
     }
-    // Running steps come to their end; each is bounded by its own deadline.
+    // Running steps end by their own deadlines.
     while running.join_next().await.is_some() {}
 }
 
-#[derive(Default)]
 struct Queue {
     ready: VecDeque<Key>,
     queued: HashSet<Key>,
     busy: HashSet<Key>,
     /// Arrived while busy: what is being decided may not have seen why.
     again: HashSet<Key>,
-    retries: BTreeMap<Instant, Vec<Key>>,
-    /// When a key's retry is due: one that was put off or overtaken is still in the list above, and void.
-    due: HashMap<Key, Instant>,
-    failures: HashMap<Key, u32>,
+    retries: DelayQueue<Key>,
+    due: HashMap<Key, delay_queue::Key>,
+    backoff: Backoff<Key>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            queued: HashSet::new(),
+            busy: HashSet::new(),
+            again: HashSet::new(),
+            retries: DelayQueue::new(),
+            due: HashMap::new(),
+            backoff: Backoff::new(FIRST_RETRY, LAST_RETRY),
+        }
+    }
 }
 
 impl Queue {
@@ -106,47 +114,39 @@ impl Queue {
         }
     }
 
-    fn next(&mut self, now: Instant) -> Option<Key> {
-        while let Some(entry) = self.retries.first_entry().filter(|entry| *entry.key() <= now) {
-            let (at, keys) = entry.remove_entry();
-            for key in keys {
-                if self.due.get(&key) == Some(&at) {
-                    self.arrive(key);
-                }
-            }
-        }
+    fn retry(&mut self, key: Key) {
+        self.due.remove(&key);
+        self.arrive(key);
+    }
+
+    fn next(&mut self) -> Option<Key> {
         let key = self.ready.pop_front()?;
         self.queued.remove(&key);
-        self.due.remove(&key);
+        // It arrived before its retry was due.
+        if let Some(due) = self.due.remove(&key) {
+            self.retries.remove(&due);
+        }
         self.busy.insert(key.clone());
         Some(key)
     }
 
-    fn finished(&mut self, key: Key, outcome: Outcome, now: Instant) {
+    fn finished(&mut self, key: Key, outcome: Outcome) {
         self.busy.remove(&key);
         let delay = match outcome {
             Outcome::Done => {
-                self.failures.remove(&key);
+                self.backoff.record_success(&key);
                 None
             }
             Outcome::Again(delay) | Outcome::Failed(Some(delay)) => Some(delay),
-            Outcome::Outdated | Outcome::Failed(None) => {
-                let failures = self.failures.entry(key.clone()).or_default();
-                let delay = FIRST_RETRY.saturating_mul(1 << (*failures).min(20)).min(LAST_RETRY);
-                *failures += 1;
-                Some(delay)
+            Outcome::Conflict | Outcome::Failed(None) => {
+                Some(self.backoff.record_failure(&key, Instant::now()))
             }
         };
         if self.again.remove(&key) {
             self.arrive(key);
         } else if let Some(delay) = delay {
-            self.due.insert(key.clone(), now + delay);
-            self.retries.entry(now + delay).or_default().push(key);
+            self.due.insert(key.clone(), self.retries.insert(key, delay));
         }
-    }
-
-    fn next_retry(&self) -> Option<Instant> {
-        self.retries.keys().next().copied()
     }
 
     fn len(&self) -> usize {
@@ -162,77 +162,79 @@ mod tests {
         Key::Group(name.to_owned())
     }
 
-    #[test]
-    fn a_key_waits_once_and_is_handled_by_one_worker() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
-        queue.arrive(key("a"));
-        queue.arrive(key("a"));
-        assert_eq!(queue.next(now), Some(key("a")));
-        assert_eq!(queue.next(now), None);
-        queue.arrive(key("a"));
-        assert_eq!(queue.next(now), None, "a is busy");
-        queue.finished(key("a"), Outcome::Done, now);
-        assert_eq!(queue.next(now), Some(key("a")), "it arrived while it was busy");
-        queue.finished(key("a"), Outcome::Done, now);
-        assert_eq!(queue.next(now), None);
+    async fn retried(queue: &mut Queue) -> Option<Key> {
+        let due = queue.retries.next().await?.into_inner();
+        queue.retry(due);
+        queue.next()
     }
 
-    #[test]
-    fn failures_wait_longer_each_time_and_are_forgotten() {
-        let (mut queue, mut now) = (Queue::default(), Instant::now());
+    #[tokio::test]
+    async fn a_key_waits_once_and_is_handled_by_one_worker() {
+        let mut queue = Queue::default();
         queue.arrive(key("a"));
-        let mut waits = Vec::new();
-        for _ in 0..15 {
-            assert_eq!(queue.next(now), Some(key("a")));
-            queue.finished(key("a"), Outcome::Failed(None), now);
-            let due = queue.next_retry().unwrap();
-            waits.push(due - now);
-            assert_eq!(queue.next(now), None, "not before its time");
-            now = due;
+        queue.arrive(key("a"));
+        assert_eq!(queue.next(), Some(key("a")));
+        assert_eq!(queue.next(), None);
+        queue.arrive(key("a"));
+        assert_eq!(queue.next(), None, "a is busy");
+        queue.finished(key("a"), Outcome::Done);
+        assert_eq!(queue.next(), Some(key("a")), "it arrived while it was busy");
+        queue.finished(key("a"), Outcome::Done);
+        assert_eq!(queue.next(), None);
+    }
+
+    #[tokio::test]
+    async fn failures_wait_longer_each_time_and_are_forgotten() {
+        let mut queue = Queue::default();
+        queue.arrive(key("a"));
+        assert_eq!(queue.next(), Some(key("a")));
+        let began = Instant::now();
+        for _ in 0..4 {
+            queue.finished(key("a"), Outcome::Failed(None));
+            assert_eq!(queue.next(), None, "not before its time");
+            assert_eq!(retried(&mut queue).await, Some(key("a")));
         }
-        assert_eq!(waits[..3], [20, 40, 80].map(Duration::from_millis));
-        assert_eq!(waits.last(), Some(&LAST_RETRY));
-        assert_eq!(queue.next(now), Some(key("a")));
-        queue.finished(key("a"), Outcome::Done, now);
-        queue.arrive(key("a"));
-        assert_eq!(queue.next(now), Some(key("a")));
-        queue.finished(key("a"), Outcome::Failed(None), now);
-        assert_eq!(queue.next_retry().unwrap() - now, FIRST_RETRY);
+        // 20 + 40 + 80 + 160 ms, each up to 30 % shorter.
+        assert!(began.elapsed() >= FIRST_RETRY * 15 * 7 / 10, "{:?}", began.elapsed());
+        queue.finished(key("a"), Outcome::Done);
+        assert_eq!((queue.next(), queue.len()), (None, 0));
+        assert_eq!(queue.backoff.remaining(&key("a"), began), None);
     }
 
-    #[test]
-    fn a_key_has_one_retry_at_most() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+    #[tokio::test]
+    async fn a_key_has_one_retry_at_most() {
+        let mut queue = Queue::default();
         for _ in 0..5 {
             queue.arrive(key("a"));
-            assert_eq!(queue.next(now), Some(key("a")));
-            queue.finished(key("a"), Outcome::Failed(None), now);
+            assert_eq!(queue.next(), Some(key("a")));
+            queue.finished(key("a"), Outcome::Failed(None));
         }
-        assert_eq!(queue.len(), 1);
-        let later = now + LAST_RETRY;
-        assert_eq!(queue.next(later), Some(key("a")));
-        queue.finished(key("a"), Outcome::Done, later);
-        assert_eq!((queue.next(later), queue.len()), (None, 0));
+        assert_eq!((queue.len(), queue.retries.len()), (1, 1));
+        assert_eq!(retried(&mut queue).await, Some(key("a")));
+        queue.finished(key("a"), Outcome::Done);
+        assert_eq!((queue.next(), queue.len()), (None, 0));
     }
 
-    #[test]
-    fn news_does_not_wait_for_a_retry() {
-        let (mut queue, now) = (Queue::default(), Instant::now());
+    #[tokio::test]
+    async fn a_change_does_not_wait_for_a_retry() {
+        let mut queue = Queue::default();
         queue.arrive(key("a"));
-        queue.next(now);
+        queue.next();
         queue.arrive(key("a"));
-        queue.finished(key("a"), Outcome::Failed(None), now);
-        assert_eq!(queue.next(now), Some(key("a")));
+        queue.finished(key("a"), Outcome::Failed(None));
+        assert_eq!(queue.next(), Some(key("a")));
     }
 
-    #[test]
-    fn who_knows_when_is_asked_again_then() {
-        let (mut queue, now, wait) = (Queue::default(), Instant::now(), Duration::from_secs(7));
+    #[tokio::test]
+    async fn a_given_delay_is_kept() {
+        let (mut queue, began, wait) = (Queue::default(), Instant::now(), Duration::from_millis(50));
         for outcome in [Outcome::Again(wait), Outcome::Failed(Some(wait))] {
             queue.arrive(key("a"));
-            assert_eq!(queue.next(now), Some(key("a")));
-            queue.finished(key("a"), outcome, now);
-            assert_eq!(queue.due[&key("a")], now + wait);
+            queue.next();
+            queue.finished(key("a"), outcome);
+            assert_eq!(retried(&mut queue).await, Some(key("a")));
+            queue.finished(key("a"), Outcome::Done);
         }
+        assert!(began.elapsed() >= wait * 2, "{:?}", began.elapsed());
     }
 }

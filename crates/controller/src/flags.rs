@@ -9,10 +9,10 @@ use contract::names::MOUNTPOINT_NAMESPACE;
 use contract::quantity::Quantity;
 use service::logs::LogFlags;
 
-use crate::provision::server::Addressing;
+use crate::provision::s3::client::Addressing;
 use crate::resources::Bounds;
 
-/// Keeps attachments and Mountpoint Pods true to the workloads in the cluster, and makes buckets for claims.
+/// Assigns workloads to Mountpoint Pods, and provisions buckets for claims.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "s3-csi-controller", version)]
 pub struct Flags {
@@ -36,7 +36,7 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/s3-csi-mounter", value_parser = filled)]
     pub mountpoint_container_command: String,
 
-    /// Version of the mount process in that image, recorded in a label; the driver's own unless told.
+    /// Version of the mount process in that image, recorded in a label. Default: the driver's version.
     #[arg(long, env = "MOUNTPOINT_VERSION", default_value = env!("CARGO_PKG_VERSION"))]
     pub mountpoint_version: String,
 
@@ -69,7 +69,7 @@ pub struct Flags {
     #[arg(long, env = "CSI_SOCKET")]
     pub csi_socket: Option<PathBuf>,
 
-    /// URL of the S3 endpoint that buckets are made at; Amazon's for the region if empty.
+    /// URL of the S3 endpoint where buckets are created; Amazon's for the region if empty.
     #[arg(long, env = "AWS_ENDPOINT_URL", default_value = "")]
     pub endpoint_url: String,
 
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn the_committed_help_is_current() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-controller.txt");
-        // Without the values of whoever runs this, and without the blanks that clap leaves at line ends.
+        // Without values of the environment, and without the blanks that clap leaves at line ends.
         let help =
             Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
         let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";

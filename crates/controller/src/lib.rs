@@ -1,25 +1,30 @@
-//! The controller: keeps attachments and Mountpoint Pods true to the workloads in the cluster.
+//! The controller: keeps attachments and Mountpoint Pods true to the workloads in the cluster, and provisions claims.
 //!
-//! In reading order: [`watch`] fills the [`world`]; [`dispatch`] hands out keys; [`reconcile`] gathers a [`group`], which
-//! decides on [`step`]s; [`apply`] writes them; [`explain`] tells users.
+//! In reading order: [`watch`] fills the [`world`]; [`dispatch`] hands out [`key`]s; [`reconcile`] gathers a [`group`] with
+//! [`live_read`]s, which decides on [`step`]s; [`apply`] writes them; [`notices`] and [`conditions`] say what users get to
+//! see, and [`events`] publishes it.
 
 pub mod apply;
-pub mod confirm;
+pub mod conditions;
 pub mod dispatch;
-pub mod explain;
+pub mod events;
 pub mod flags;
 pub mod group;
+pub mod key;
+pub mod live_read;
 pub mod metrics;
 pub mod mountpoint_pod;
+pub mod notices;
 pub mod observed;
 pub mod provision;
+pub mod queues;
 pub mod reconcile;
-mod report;
 pub mod resources;
 pub mod run;
 #[cfg(test)]
 mod simulation;
 pub mod slim;
 pub mod step;
+mod tenure;
 pub mod watch;
 pub mod world;

@@ -19,7 +19,7 @@ async fn main() -> ExitCode {
 }
 
 async fn start(flags: Flags) -> Result<()> {
-    service::panics::end_the_process();
+    panics::abort_on_panic();
     service::logs::start(&flags.logs).map_err(anyhow::Error::msg)?;
     // Named, because a second provider anywhere in the tree would make the choice at run time a panic.
     let _ = rustls::crypto::ring::default_provider().install_default();

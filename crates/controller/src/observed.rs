@@ -1,51 +1,20 @@
-//! What the controller makes of the objects it watches.
+//! The watched objects, parsed.
 
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::authentication::SecretRef;
-use contract::names::{DRIVER, annotation, label};
+pub use contract::mountpoint_pod::{MountpointPod, Phase, StartFailure};
+use contract::names::DRIVER;
+use contract::slim::{SlimPod, version};
+use contract::volume::VolumeError;
+use contract::volume_plan::VolumePlan;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use kube::ResourceExt as _;
-use kube::api::ObjectMeta;
 
-use crate::slim::{SlimCondition, SlimContainerStatus, SlimPod, SlimPodStatus, SlimVolume};
+use crate::slim::SlimVolume;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
-    Pending,
-    Running,
-    Succeeded,
-    Failed,
-    Unknown,
-}
-
-impl Phase {
-    pub const ALL: [Self; 5] = [Self::Pending, Self::Running, Self::Succeeded, Self::Failed, Self::Unknown];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Running => "Running",
-            Self::Succeeded => "Succeeded",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-
-    fn of(status: &SlimPodStatus) -> Self {
-        match status.phase.as_deref() {
-            None | Some("Pending") => Self::Pending,
-            Some("Running") => Self::Running,
-            Some("Succeeded") => Self::Succeeded,
-            Some("Failed") => Self::Failed,
-            Some(_) => Self::Unknown,
-        }
-    }
-}
-
-/// Claims of one pod that are looked at. No node has room for so many volumes; whoever writes pods may name tens of
-/// thousands in each.
+/// Claims of one pod that are considered. No node has room for so many volumes, but a pod may name tens of thousands.
 const MOST_CLAIMS: usize = 256;
 
 /// A scheduled pod with claims.
@@ -60,7 +29,7 @@ pub struct Workload {
     pub claims: Vec<String>,
     pub phase: Phase,
     pub terminating: bool,
-    /// A container of it runs, be it one of those that prepare the others while the phase is still Pending.
+    /// A container of it runs, perhaps an init container while the phase is still Pending.
     pub busy: bool,
     pub created: Option<Time>,
 }
@@ -97,13 +66,13 @@ impl Workload {
             claims,
             phase: Phase::of(&pod.status),
             terminating: pod.metadata.deletion_timestamp.is_some(),
-            busy: containers(&pod.status).any(|container| container.state.running.is_some()),
+            busy: pod.status.containers().any(|container| container.state.running.is_some()),
             created: pod.creation_timestamp(),
         })
     }
 
-    /// Whether it may still do I/O. A pod that is being stopped may, until its containers have ended; one of which
-    /// nothing runs when it is deleted never will.
+    /// Whether it may still do I/O. A terminating pod may, until its containers have ended; one that is deleted before a
+    /// container ran never will.
     pub fn is_alive(&self) -> bool {
         match self.phase {
             Phase::Running | Phase::Unknown => true,
@@ -145,103 +114,10 @@ impl S3Volume {
             claim: claim.map(|claim| (claim.namespace.clone(), claim.name.clone())),
         })
     }
-}
 
-/// A Mountpoint Pod as it stands.
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own about the pod")]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountpointPod {
-    pub name: String,
-    pub uid: String,
-    pub resource_version: u64,
-    pub node: Option<String>,
-    pub phase: Phase,
-    pub created: Option<Time>,
-    pub terminating: bool,
-    /// A container of it has run at some time, so that there may be something to unmount.
-    pub started: bool,
-    pub needs_unmount: bool,
-    pub no_new_workload: bool,
-    pub driver_version: String,
-    /// The attachment it was made for; older drivers did not record it.
-    pub attachment: Option<String>,
-    pub volume_name: Option<String>,
-    /// The workload it was made for; others may have joined since.
-    pub workload_uid: Option<String>,
-    pub trouble: Option<Trouble>,
-}
-
-/// Why a pod does not run, in the words of whoever knows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Trouble {
-    pub reason: String,
-    pub message: String,
-}
-
-impl MountpointPod {
-    /// Nothing for a pod in the Mountpoint namespace that is not ours.
-    pub fn of(pod: &SlimPod) -> Option<Self> {
-        let driver_version = pod.labels().get(label::DRIVER_VERSION)?.clone();
-        let is_set = |name| pod.annotations().get(name).is_some_and(|value| value == "true");
-        let status = &pod.status;
-        let started = status.container_statuses.iter().any(|container| {
-            container.started == Some(true)
-                || container.state.terminated.is_some()
-                || container.last_state.terminated.is_some()
-        });
-        let phase = Phase::of(status);
-        Some(Self {
-            name: pod.name_any(),
-            uid: pod.metadata.uid.clone()?,
-            resource_version: version(&pod.metadata),
-            node: pod.spec.node_name.clone().filter(|node| !node.is_empty()),
-            phase,
-            created: pod.creation_timestamp(),
-            terminating: pod.metadata.deletion_timestamp.is_some(),
-            started: started || phase == Phase::Running,
-            needs_unmount: is_set(annotation::NEEDS_UNMOUNT),
-            no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
-            driver_version,
-            attachment: pod.annotations().get(annotation::ATTACHMENT).cloned(),
-            volume_name: pod.annotations().get(annotation::VOLUME_NAME).cloned(),
-            workload_uid: pod.labels().get(label::WORKLOAD_UID).cloned(),
-            trouble: trouble(status, phase),
-        })
+    pub fn plan(&self) -> Result<VolumePlan, VolumeError> {
+        VolumePlan::parse(&self.attributes, self.secret, &self.mount_options)
     }
-}
-
-/// kubelet's words for a container that cannot start; others, like `ContainerCreating`, are no trouble.
-const WAITING_IN_VAIN: &[&str] = &[
-    "CrashLoopBackOff",
-    "CreateContainerConfigError",
-    "CreateContainerError",
-    "ErrImageNeverPull",
-    "ErrImagePull",
-    "ImagePullBackOff",
-    "InvalidImageName",
-    "RunContainerError",
-];
-
-fn containers(status: &SlimPodStatus) -> impl Iterator<Item = &SlimContainerStatus> {
-    status.init_container_statuses.iter().chain(&status.container_statuses)
-}
-
-fn trouble(status: &SlimPodStatus, phase: Phase) -> Option<Trouble> {
-    let trouble = |reason: &str, message: &Option<String>| {
-        Some(Trouble { reason: reason.to_owned(), message: message.clone().unwrap_or_default() })
-    };
-    if phase == Phase::Failed {
-        return trouble(status.reason.as_deref().unwrap_or("Failed"), &status.message);
-    }
-    let unscheduled =
-        |condition: &&SlimCondition| condition.kind == "PodScheduled" && condition.status == "False";
-    if let Some(condition) = status.conditions.iter().find(unscheduled) {
-        return trouble(condition.reason.as_deref().unwrap_or("Unschedulable"), &condition.message);
-    }
-    containers(status).filter_map(|container| container.state.waiting.as_ref()).find_map(|waiting| {
-        let reason = waiting.reason.as_deref().filter(|reason| WAITING_IN_VAIN.contains(reason))?;
-        trouble(reason, &waiting.message)
-    })
 }
 
 /// An attachment as it stands.
@@ -266,11 +142,6 @@ impl Attachment {
             spec: object.spec,
         })
     }
-}
-
-/// Versions of one object are comparable numbers; anything else counts as oldest.
-pub fn version(metadata: &ObjectMeta) -> u64 {
-    metadata.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -358,26 +229,5 @@ mod tests {
         };
         assert_eq!(secret(json!(null)), SecretRef::Absent);
         assert_eq!(secret(json!({"namespace": "ns", "name": "keys"})), SecretRef::Present);
-    }
-
-    #[test]
-    fn trouble_is_what_kubernetes_says_it_is() {
-        let mountpoint = |status: Value| {
-            MountpointPod::of(&pod(json!({
-                "metadata": {"name": "mp", "uid": "u", "labels": {label::DRIVER_VERSION: "1"}}, "status": status,
-            })))
-            .unwrap()
-        };
-        let reason = |status: Value| mountpoint(status).trouble.map(|trouble| trouble.reason);
-        assert_eq!(reason(json!({"phase": "Pending"})), None);
-        assert_eq!(reason(json!({"phase": "Failed", "reason": "Evicted"})).as_deref(), Some("Evicted"));
-        let unschedulable = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]);
-        assert_eq!(mountpoint(json!({"conditions": unschedulable})).trouble.unwrap().message, "full");
-        let waiting =
-            |reason: &str| json!({"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]});
-        assert_eq!(reason(waiting("ContainerCreating")), None);
-        assert_eq!(reason(waiting("ErrImagePull")).as_deref(), Some("ErrImagePull"));
-        assert!(!mountpoint(waiting("ErrImagePull")).started);
-        assert!(mountpoint(json!({"containerStatuses": [{"lastState": {"terminated": {}}}]})).started);
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use contract::quantity::Quantity;
 use contract::volume::{Cache, Resources};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde_json::Value;
 
 const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
@@ -84,17 +85,19 @@ impl Bounds {
         }
     }
 
-    pub fn to_json(&self) -> Value {
-        let written = |amounts: &Amounts| -> BTreeMap<String, Value> {
-            amounts.iter().map(|(resource, amount)| (resource.clone(), json!(amount.to_written()))).collect()
+    pub fn to_requirements(&self) -> ResourceRequirements {
+        let written = |amounts: &Amounts| {
+            Some(amounts.iter().map(|(resource, amount)| (resource.clone(), amount.to_written())).collect())
         };
-        json!({"requests": written(&self.requests), "limits": written(&self.limits)})
+        let (requests, limits) = (written(&self.requests), written(&self.limits));
+        ResourceRequirements { requests, limits, ..ResourceRequirements::default() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     const DEFAULTS: &str = r#"{"requests": {"memory": "64Mi", "ephemeral-storage": "16Mi"},
         "limits": {"memory": "512Mi", "ephemeral-storage": "100Mi"}}"#;
@@ -105,7 +108,7 @@ mod tests {
     }
 
     fn bounds(volume: &Resources, cache: &Cache) -> Value {
-        Bounds::parse(DEFAULTS).unwrap().of(volume, cache).to_json()
+        json!(Bounds::parse(DEFAULTS).unwrap().of(volume, cache).to_requirements())
     }
 
     #[test]
@@ -144,7 +147,7 @@ mod tests {
     fn without_defaults_only_the_volume_counts() {
         let none = Bounds::parse("").unwrap();
         assert_eq!(
-            none.of(&Resources::default(), &Cache::None).to_json(),
+            json!(none.of(&Resources::default(), &Cache::None).to_requirements()),
             json!({"requests": {}, "limits": {}})
         );
     }

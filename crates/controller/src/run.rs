@@ -1,12 +1,13 @@
 //! Everything together: watches, leadership, dispatch, probes, the CSI socket.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kube::Client;
+use kube::{Api, Client};
 use kube_lease_manager::LeaseManagerBuilder;
+use prometheus_client::registry::Registry;
 use service::csi::controller_server::ControllerServer;
 use service::csi::identity_server::IdentityServer;
 use service::identity::Identity;
@@ -14,36 +15,39 @@ use service::keys::DriverKeys;
 use service::probes::{self, Probes};
 use service::socket;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Writer;
-use crate::confirm::Reader;
 use crate::dispatch::dispatch;
-use crate::explain::Explainer;
+use crate::events::WorkloadEvents;
 use crate::flags::{Flags, Provisioning};
-use crate::metrics::{Metrics, QueueLabel};
+use crate::live_read::{API_ANSWER, Reader};
+use crate::metrics::{self, Metrics, QueueLabel};
 use crate::mountpoint_pod::Blueprint;
-use crate::provision::endpoint::{Endpoint, EndpointError};
-use crate::provision::provisioner::Provisioner;
-use crate::provision::rpc::ControllerService;
-use crate::provision::server::Server;
-use crate::provision::volume::Volumes;
+use crate::provision::claims::provisioner::Provisioner;
+use crate::provision::context::Context;
+use crate::provision::csi_service::ControllerService;
+use crate::provision::metrics::ProvisioningMetrics;
+use crate::provision::s3::client::S3Client;
+use crate::provision::s3::endpoint::{Endpoint, EndpointError};
+use crate::queues::{Queues, Sink, send};
 use crate::reconcile::Reconciler;
-use crate::watch::{self as watches, Queues, Sink, send};
-use crate::world::World;
+use crate::tenure::Tenure;
+use crate::watch::{self as watches, Caches};
 
 /// Writes wait for the API server, not for us: enough of them at once to keep it busy.
 const WORKERS: usize = 32;
 /// As many claims and volumes are worked on at once: what an S3 server can bear, which may keep each for seconds.
 const PROVISIONING_WORKERS: usize = 16;
-/// Everything is looked at again this often, for what no watch has told.
+/// Everything is looked at again this often, in case a change was missed.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
 /// A successor takes over after this long at the latest: it sleeps until the lease that it saw last has run out.
 const LEASE_SECONDS: u64 = 8;
-/// A predecessor's last write may still be under way when we begin: its lease and the deadline of a write together.
-const ALONE_AFTER: Duration = Duration::from_secs(LEASE_SECONDS + 10);
+/// A predecessor's last write may still be under way when this controller becomes leader: its lease and the deadline of a
+/// write together.
+const SOLE_WRITER_AFTER: Duration = Duration::from_secs(LEASE_SECONDS).saturating_add(API_ANSWER);
 /// The holder renews this long before the end.
 const LEASE_GRACE_SECONDS: u64 = 3;
 
@@ -51,21 +55,23 @@ const LEASE_GRACE_SECONDS: u64 = 3;
 pub enum RunError {
     #[error("cannot serve probes on {address} (--probes-address): {source}")]
     Probes { address: std::net::SocketAddr, source: std::io::Error },
-    #[error("cannot ask the API server what it is: {0}")]
+    #[error("cannot read the API groups of the API server: {0}")]
     Discovery(#[source] Box<kube::Error>),
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error("cannot listen on {path} (--csi-socket): {source}")]
     Socket { path: std::path::PathBuf, source: std::io::Error },
-    #[error("cannot take part in the election of a leader: {0}")]
+    #[error("leader election failed: {0}")]
     Election(String),
 }
 
 /// Runs until `stop`.
 pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
-    let world = Arc::new(Mutex::new(World::default()));
-    let sink = Sink::default();
-    let (metrics, registry) = Metrics::register(&world);
+    let (caches, sink) = (Caches::default(), Sink::default());
+    let mut registry = Registry::with_prefix(metrics::PREFIX);
+    let metrics = Metrics::register(&mut registry, &caches.world);
+    let provisioning = ProvisioningMetrics::register(&mut registry);
+    let registry = Arc::new(std::sync::Mutex::new(registry));
     let filled = Arc::new(AtomicBool::new(false));
     let probes = Probes { healthy: Arc::new(|| Ok(())), ready: readiness(&filled), metrics: registry };
     let address = flags.probes_address;
@@ -73,43 +79,51 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let address = served.map_err(|source| RunError::Probes { address, source })?;
     tracing::info!(%address, version = env!("CARGO_PKG_VERSION"), "started");
 
-    let volumes = volumes(&flags, &metrics)?;
-    if let (Some(path), Some(volumes)) = (&flags.csi_socket, &volumes) {
-        let service = ControllerService::new(&client, Arc::clone(volumes), Arc::clone(&world));
+    let context = provisioning_context(&client, &flags, &provisioning)?;
+    if let (Some(path), Some(context)) = (&flags.csi_socket, &context) {
+        let world = Arc::clone(&caches.world);
+        let volume_by_handle = move |handle: &str| world.lock().volume_with_handle(handle).map(str::to_owned);
+        let service = ControllerService::new(Arc::clone(context), Box::new(volume_by_handle));
         serve_csi(path, service, &filled, &stop)?;
     }
-    let provisioner = volumes
+    let provisioner = context
         .filter(|_| flags.provisioning == Provisioning::On)
-        .map(|volumes| Provisioner::new(&client, volumes, Arc::clone(&world)));
+        .map(|context| Provisioner::new(context, caches.claims.clone()));
 
     let groups = client.list_api_groups().await.map_err(|error| RunError::Discovery(Box::new(error)))?;
     let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let reconciler = Arc::new(Reconciler {
-        reader: Reader::new(&client),
-        mountpoint_namespace: flags.mountpoint_namespace.clone(),
-        world: Arc::clone(&world),
+        reader: Reader::new(&client, &flags.mountpoint_namespace),
+        world: Arc::clone(&caches.world),
         sink: Arc::clone(&sink),
         writer: Writer::new(&client, &flags.mountpoint_namespace, blueprint),
-        explainer: Explainer::new(&client),
+        events: WorkloadEvents::new(&client),
         provisioner,
         metrics: metrics.clone(),
     });
 
     tokio::select! {
-        () = watches::start(&client, &flags, &world, &sink) => {}
+        () = watches::start(&client, &flags, &caches, &sink) => {}
         () = stop.cancelled() => return Ok(()),
     }
     filled.store(true, Ordering::Relaxed);
     tracing::info!("caches filled");
-    tokio::spawn(recheck(Arc::clone(&reconciler)));
+    tokio::spawn(recheck(Arc::clone(&reconciler), caches.clone()));
 
     if !flags.leader_election {
-        lead(&reconciler, stop).await;
+        lead(&reconciler, &caches, stop).await;
         return Ok(());
     }
+    let tenure = Arc::new(Tenure {
+        leases: Api::namespaced(client.clone(), &flags.lease_namespace),
+        lease: LEASE,
+        identity: identity().map_err(|error| RunError::Election(error.to_string()))?,
+        duration: Duration::from_secs(LEASE_SECONDS),
+    });
     let manager = LeaseManagerBuilder::new(client, LEASE)
         .with_namespace(&flags.lease_namespace)
+        .with_identity(&tenure.identity)
         .with_duration(LEASE_SECONDS)
         .with_grace(LEASE_GRACE_SECONDS)
         .build()
@@ -117,15 +131,16 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .map_err(|error| RunError::Election(error.to_string()))?;
     let (mut leads, task) = manager.watch().await;
     while !stop.is_cancelled() {
-        tokio::select! {
-            changed = leads.wait_for(|leads| *leads) => if changed.is_err() { break },
+        let until = tokio::select! {
+            begun = tenure.begin(&mut leads) => match begun {
+                Some(until) => until,
+                None => break,
+            },
             () = stop.cancelled() => break,
-        }
-        let alone_from = Instant::now() + ALONE_AFTER;
-        reconciler.world.lock().expect("nobody panics while changing the world").alone_from =
-            Some(alone_from);
-        lead(&reconciler, until_deposed(leads.clone(), &stop)).await;
-        reconciler.world.lock().expect("nobody panics while changing the world").alone_from = None;
+        };
+        caches.world.lock().sole_writer_from = Some(Instant::now() + SOLE_WRITER_AFTER);
+        lead(&reconciler, &caches, tenure.over(leads.clone(), until, &stop)).await;
+        caches.world.lock().sole_writer_from = None;
     }
     // Dropping the channel gives the lease back, so that a successor that starts now need not wait.
     drop(leads);
@@ -135,20 +150,23 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     }
 }
 
-/// Nothing, where nobody asks for buckets.
-fn volumes(flags: &Flags, metrics: &Metrics) -> Result<Option<Arc<Volumes>>, RunError> {
+/// `None` where buckets are not provisioned.
+fn provisioning_context(
+    client: &Client,
+    flags: &Flags,
+    metrics: &ProvisioningMetrics,
+) -> Result<Option<Arc<Context>>, RunError> {
     if flags.provisioning == Provisioning::Off && flags.csi_socket.is_none() {
         return Ok(None);
     }
     let endpoint = Endpoint::parse(&flags.endpoint_url, &flags.region)?;
     let calls = metrics.s3_calls.clone();
-    let server = Server::new(endpoint, flags.s3_addressing, flags.ca_bundle.as_deref(), calls);
+    let s3 = S3Client::new(endpoint, flags.s3_addressing, flags.ca_bundle.as_deref(), calls);
     let driver_keys = DriverKeys { folder: flags.credentials_dir.clone() };
-    let kept = metrics.buckets_kept.clone();
-    Ok(Some(Arc::new(Volumes { server, driver_keys, kept })))
+    Ok(Some(Arc::new(Context::new(client, s3, driver_keys, metrics.buckets_kept.clone()))))
 }
 
-/// Whoever leads: csi-provisioner elects a leader of its own.
+/// Whether this controller is the leader or not: csi-provisioner elects its own.
 fn serve_csi(
     path: &Path,
     service: ControllerService,
@@ -164,22 +182,21 @@ fn serve_csi(
         .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
     tokio::spawn(async move {
         if let Err(error) = serving.await {
-            tracing::error!(%error, "the CSI service ended");
+            tracing::error!(%error, "CSI service failed");
         }
     });
     tracing::info!(path = %path.display(), "CSI service started");
     Ok(())
 }
 
-/// Acts on the world until `stop`, beginning with all there is.
-async fn lead(reconciler: &Arc<Reconciler>, stop: CancellationToken) {
+/// Reconciles until `stop`, beginning with all there is.
+async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationToken) {
     let (mounts, to_mount) = mpsc::unbounded_channel();
     let (provisioning, to_provision) = mpsc::unbounded_channel();
-    *reconciler.sink.lock().expect("nobody panics while sending") = Some(Queues { mounts, provisioning });
-    let all = reconciler.world.lock().expect("nobody panics while changing the world").all_keys();
-    send(&reconciler.sink, all);
+    *reconciler.sink.lock() = Some(Queues { mounts, provisioning });
+    send(&reconciler.sink, caches.all_keys());
     reconciler.metrics.leader.set(1);
-    tracing::info!("acting");
+    tracing::info!("became leader");
     let handle = |key| Arc::clone(reconciler).handle(key);
     let observe = |queue| {
         let waiting = reconciler.metrics.queues.get_or_create_owned(&QueueLabel { queue });
@@ -191,33 +208,23 @@ async fn lead(reconciler: &Arc<Reconciler>, stop: CancellationToken) {
         dispatch(to_mount, WORKERS, stop.clone(), handle, observe("mounts")),
         dispatch(to_provision, PROVISIONING_WORKERS, stop, handle, observe("provisioning")),
     );
-    *reconciler.sink.lock().expect("nobody panics while sending") = None;
+    *reconciler.sink.lock() = None;
     reconciler.metrics.leader.set(0);
     reconciler.metrics.queues.clear();
-    tracing::info!("no longer acting");
+    tracing::info!("lost leadership");
 }
 
-fn until_deposed(mut leads: watch::Receiver<bool>, stop: &CancellationToken) -> CancellationToken {
-    let over = stop.child_token();
-    let cancel = over.clone();
-    tokio::spawn(async move {
-        tokio::select! {
-            _ = leads.wait_for(|leads| !leads) => cancel.cancel(),
-            () = cancel.cancelled() => {}
-        }
-    });
-    over
+/// The host name, which is the pod's name, and a UUID, so that a restarted container has another identity.
+fn identity() -> std::io::Result<String> {
+    let read = |file| Ok(std::fs::read_to_string(format!("/proc/sys/kernel/{file}"))?.trim().to_owned());
+    read("hostname").and_then(|host| Ok(format!("{host}_{}", read("random/uuid")?)))
 }
 
-async fn recheck(reconciler: Arc<Reconciler>) {
+async fn recheck(reconciler: Arc<Reconciler>, caches: Caches) {
     loop {
         tokio::time::sleep(RECHECK_EVERY).await;
-        let keys = {
-            let world = reconciler.world.lock().expect("nobody panics while changing the world");
-            reconciler.explainer.forget(|uid| world.workloads.contains_key(uid));
-            world.all_keys()
-        };
-        send(&reconciler.sink, keys);
+        reconciler.events.forget(|uid| caches.world.lock().workloads.contains_key(uid));
+        send(&reconciler.sink, caches.all_keys());
     }
 }
 

@@ -1,106 +1,14 @@
-//! The slices of Kubernetes objects that the controller looks at.
-//!
-//! Whatever is not named here is skipped while parsing and never kept: a cluster has many pods, and most of each is
-//! containers and environment that no decision needs. Nor do annotations that anybody may write take memory. A slim object
-//! is never written back.
-
-mod metadata;
+//! The parts of volumes and claims that decisions need; see [`contract::slim`] for pods.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use contract::slim::metadata;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
 
-use metadata::metadata;
-
-/// A pod, as far as it can be a workload.
-#[derive(Resource, Deserialize, Clone, Debug)]
-#[resource(inherit = "Pod")]
-pub struct SlimPod {
-    #[serde(deserialize_with = "metadata")]
-    pub metadata: ObjectMeta,
-    #[serde(default)]
-    pub spec: SlimPodSpec,
-    #[serde(default)]
-    pub status: SlimPodStatus,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimPodSpec {
-    pub(crate) node_name: Option<String>,
-    pub(crate) service_account_name: Option<String>,
-    pub(crate) security_context: Option<SlimSecurityContext>,
-    pub(crate) volumes: Vec<SlimPodVolume>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimSecurityContext {
-    pub(crate) fs_group: Option<i64>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimPodVolume {
-    pub(crate) name: String,
-    pub(crate) persistent_volume_claim: Option<SlimClaimSource>,
-    pub(crate) ephemeral: Option<serde::de::IgnoredAny>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimClaimSource {
-    pub(crate) claim_name: String,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SlimPodStatus {
-    pub(crate) phase: Option<String>,
-    pub(crate) conditions: Vec<SlimCondition>,
-    pub(crate) container_statuses: Vec<SlimContainerStatus>,
-    pub(crate) init_container_statuses: Vec<SlimContainerStatus>,
-    pub(crate) reason: Option<String>,
-    pub(crate) message: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimCondition {
-    #[serde(rename = "type")]
-    pub(crate) kind: String,
-    pub(crate) status: String,
-    pub(crate) reason: Option<String>,
-    pub(crate) message: Option<String>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimContainerStatus {
-    pub(crate) started: Option<bool>,
-    pub(crate) state: SlimContainerState,
-    pub(crate) last_state: SlimContainerState,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct SlimContainerState {
-    pub(crate) running: Option<serde::de::IgnoredAny>,
-    pub(crate) waiting: Option<SlimReason>,
-    pub(crate) terminated: Option<SlimReason>,
-}
-
-#[derive(Deserialize, Clone, Debug, Default)]
-#[serde(default)]
-pub(crate) struct SlimReason {
-    pub(crate) reason: Option<String>,
-    pub(crate) message: Option<String>,
-}
-
-/// A volume, as far as it can be ours.
+/// A volume, as far as it can be one of this driver.
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "PersistentVolume")]
 pub struct SlimVolume {
@@ -144,7 +52,7 @@ pub(crate) struct SlimVolumeStatus {
     pub(crate) phase: Option<String>,
 }
 
-/// A claim, as far as a bucket can be made for it.
+/// A claim, as far as provisioning needs it.
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "PersistentVolumeClaim")]
 pub struct SlimClaim {

@@ -1,11 +1,16 @@
-//! The writes that decisions consist of. Each names what it relies on, so that one made on old knowledge fails.
+//! The writes that decisions consist of. Each names the state that it relies on, so that one based on an outdated object
+//! fails.
 
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::sharing::SharingKey;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use strum::IntoStaticStr;
 
 /// One write to the API server. A list of them is applied in order and may end after any of them.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Step {
     /// Fails if there is one of this name, which is how a race for a key ends.
     CreateAttachment { name: String, spec: Box<AttachmentSpec> },
@@ -17,16 +22,18 @@ pub enum Step {
     },
     /// Fails if it is another object of that name, or was written since.
     DeleteAttachment { name: String, uid: String, resource_version: u64 },
-    /// A pod of this name that was made for the same attachment is as good.
+    /// An existing pod of this name that was created for the same attachment is as good.
     CreatePod { name: String, attachment: String, workload_uid: String },
-    /// Tells the node to unmount; the pod then ends by itself.
+    /// Asks the node to unmount; the pod then ends by itself.
     MarkUnmount { name: String, uid: String },
     /// `by_force` when there is no node left to do it in order.
     DeletePod { name: String, uid: String, by_force: bool },
+    /// Reports what is wrong with an attachment, or that it no longer is.
+    SetCondition { attachment: String, condition: Box<Condition> },
 }
 
 impl Step {
-    /// The Mountpoint Pod whose service this ends.
+    /// The Mountpoint Pod that this takes out of service.
     pub fn retires(&self) -> Option<&str> {
         match self {
             Self::MarkUnmount { name, .. } | Self::DeletePod { name, .. } => Some(name),
@@ -36,13 +43,34 @@ impl Step {
 
     /// For metrics and logs.
     pub fn name(&self) -> &'static str {
+        self.into()
+    }
+
+    /// One line per change of state.
+    pub fn log(&self, key: Option<&SharingKey>) {
+        let (node, volume_id) = (key.map(|key| &key.node), key.map(|key| &key.volume_id));
         match self {
-            Self::CreateAttachment { .. } => "create_attachment",
-            Self::UpdateAttachment { .. } => "update_attachment",
-            Self::DeleteAttachment { .. } => "delete_attachment",
-            Self::CreatePod { .. } => "create_pod",
-            Self::MarkUnmount { .. } => "mark_unmount",
-            Self::DeletePod { .. } => "delete_pod",
+            Self::CreateAttachment { name, .. } => {
+                tracing::info!(attachment = name, node, volume_id, "attachment created")
+            }
+            Self::UpdateAttachment { name, .. } => {
+                tracing::info!(attachment = name, node, volume_id, "attachment updated")
+            }
+            Self::DeleteAttachment { name, .. } => {
+                tracing::info!(attachment = name, node, volume_id, "attachment deleted")
+            }
+            Self::CreatePod { name, attachment, workload_uid: pod_uid } => {
+                tracing::info!(mountpoint_pod = name, attachment, pod_uid, node, volume_id, "pod created");
+            }
+            Self::MarkUnmount { name, .. } => {
+                tracing::info!(mountpoint_pod = name, node, volume_id, "pod marked for unmount")
+            }
+            Self::DeletePod { name, by_force, .. } => {
+                tracing::info!(mountpoint_pod = name, node, volume_id, by_force, "pod deleted");
+            }
+            Self::SetCondition { attachment, condition } => {
+                tracing::info!(attachment, reason = condition.reason, "condition changed");
+            }
         }
     }
 }

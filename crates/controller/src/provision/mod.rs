@@ -1,42 +1,22 @@
-//! Buckets for claims.
+//! Provisioning: buckets for claims.
 //!
-//! In reading order: [`storage_class`] says what a class asks for, with [`template`]s; [`naming`] and [`prefix`] what a
-//! volume is called; [`credentials`] with whose keys; [`volume`] makes and deletes it through [`server`] in an
-//! [`exchange`] with [`signing`], which answers from its [`endpoint`] with a [`listing`], a [`fault`] of some [`kind`] or nothing. [`rpc`] lets a
-//! csi-provisioner do that by [`request`]s, with the [`asked_keys`] and a [`memory`].
-//!
-//! Without one: the [`ledger`] knows the [`claim`]s that wait and the volumes to [`reclaim`]; the [`provisioner`] makes an
-//! [`order`] of each claim with the keys of its [`keyring`], remembers their [`origin`], and [`delete`]s volumes, or
-//! [`abandon`]s them; it [`write`]s, [`tell`]s of every failure, and has [`patience`].
+//! A claim's journey is [`claims`]: observe, plan, apply. A released volume's is [`reclaim`], in the same three parts.
+//! [`csi_service`] serves the same operations to a csi-provisioner. Below them are the [`new_volume`] that a claim and its
+//! [`class`] ask for, its [`volume_id`], the [`bucket`] behind it, the [`s3`] client, and the [`kubernetes`] objects.
 
-mod abandon;
-mod asked_keys;
-pub mod claim;
-mod connection;
-pub mod credentials;
-mod delete;
-pub mod endpoint;
-mod exchange;
-mod failure;
-pub mod fault;
-mod keyring;
-pub mod kind;
-pub mod ledger;
-pub mod listing;
-pub mod memory;
-pub mod naming;
-pub mod order;
-mod origin;
-pub mod patience;
-pub mod prefix;
-pub mod provisioner;
+pub mod bucket;
+pub mod claims;
+pub mod class;
+pub mod context;
+mod csi_request;
+pub mod csi_service;
+pub mod error;
+pub mod events;
+pub mod kubernetes;
+pub mod metrics;
+pub mod new_volume;
 pub mod reclaim;
-mod request;
-pub mod rpc;
-pub mod server;
-mod signing;
-pub mod storage_class;
-pub mod tell;
-pub mod template;
-pub mod volume;
-pub mod write;
+pub mod s3;
+#[cfg(test)]
+mod simulation;
+pub mod volume_id;

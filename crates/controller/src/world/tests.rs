@@ -4,7 +4,8 @@ use contract::authentication::SecretRef;
 use contract::sharing::Identity;
 
 use super::*;
-use crate::observed::Phase;
+use crate::key::Key;
+use crate::observed::{Attachment, MountpointPod, Phase, S3Volume, Workload};
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -41,7 +42,9 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         attachment: Some(attachment.into()),
         volume_name: Some("pv".into()),
         workload_uid: Some(workload_uid.into()),
-        trouble: None,
+        authentication: None,
+        cache_mebibytes: None,
+        start_failure: None,
     }
 }
 
@@ -93,7 +96,7 @@ fn whichever_comes_last_makes_the_workload_want() {
     let late_workload = other.set_workload(workload("w"));
     assert_eq!(late_volume, late_workload);
     let view = one.view(groups(&late_volume)[0]).unwrap();
-    assert_eq!(view.wanting, [workload("w")]);
+    assert_eq!(view.waiting, [workload("w")]);
 }
 
 #[test]
@@ -103,9 +106,9 @@ fn an_attached_workload_wants_nothing_even_if_its_volume_was_edited() {
     world.set_workload(workload("w"));
     world.set_attachment(attachment(1, "uid=1", "mp", &["w"]));
     let keys = world.set_volume(volume("uid=2", "driver"));
-    let wanting: Vec<_> =
-        groups(&keys).iter().filter_map(|name| world.view(name)).flat_map(|view| view.wanting).collect();
-    assert_eq!(wanting, []);
+    let waiting: Vec<_> =
+        groups(&keys).iter().filter_map(|name| world.view(name)).flat_map(|view| view.waiting).collect();
+    assert_eq!(waiting, []);
 }
 
 #[test]
@@ -115,7 +118,7 @@ fn an_unrecorded_source_is_the_volumes() {
     world.set_volume(S3Volume { secret: SecretRef::Present, ..volume("uid=1", "secret") });
     let keys = world.set_workload(workload("w"));
     let view = world.view(groups(&keys)[0]).unwrap();
-    assert_eq!((view.attachments.len(), view.wanting.len()), (1, 1), "the workload finds the attachment");
+    assert_eq!((view.attachments.len(), view.waiting.len()), (1, 1), "the workload finds the attachment");
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn old_news_is_no_news() {
     let mut world = World::default();
     world.set_attachment(attachment(5, "", "mp-2", &["w"]));
     assert_eq!(world.set_attachment(attachment(4, "", "mp-1", &["w"])), []);
-    assert!(world.names("mp-2") && !world.names("mp-1"));
+    assert!(world.is_named("mp-2") && !world.is_named("mp-1"));
     let keys = world.set_attachment(attachment(6, "", "mp-3", &["w"]));
     assert!(keys.contains(&Key::Pod("mp-2".into())), "nobody names it any more: {keys:?}");
 }

@@ -1,13 +1,12 @@
-//! One sharing key's share of the world.
+//! Everything in the world that concerns one sharing key.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::names::mountpoint_pod;
 use contract::sharing::SharingKey;
 
-use super::returning::Returning;
-use super::wants::Want;
-use super::{Claim, World};
+use super::detached::Detached;
+use super::state::{Claim, Demand, World};
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
 /// All that is known about one sharing key.
@@ -15,17 +14,19 @@ use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 pub struct View {
     pub key: SharingKey,
     pub attachments: Vec<Attachment>,
-    pub wanting: Vec<Workload>,
-    /// Whose attachment was deleted by hand; some may be wanting, too.
-    pub returning: Vec<Returning>,
+    pub waiting: Vec<Workload>,
+    /// Waiting or listed, as far as they are known.
+    pub workloads: Vec<Workload>,
+    /// Whose attachment was deleted by hand; some may be waiting, too.
+    pub detached: Vec<Detached>,
     /// Listed UIDs that no watch knows to be alive, with their last known place.
     pub suspects: BTreeMap<String, Option<Claim>>,
     pub pods: BTreeMap<String, MountpointPod>,
     pub volume: Option<S3Volume>,
     /// Another volume of the same handle, if there is one.
-    pub namesake: Option<String>,
+    pub other_with_handle: Option<String>,
     pub node_known: bool,
-    /// Mountpoint Pods that were there and vanished.
+    /// Mountpoint Pods that disappeared.
     pub lost: BTreeSet<String>,
 }
 
@@ -39,41 +40,47 @@ impl World {
         let attachments = self.attachments_by_group.get(group).into_iter().flatten();
         let attachments: Vec<Attachment> =
             attachments.filter_map(|name| self.attachments.get(name)).cloned().collect();
-        let wanting = self.wanting.get(group).into_iter().flatten();
-        let wanting: Vec<Workload> = wanting.filter_map(|uid| self.workloads.get(uid)).cloned().collect();
+        let waiting = self.waiting.get(group).into_iter().flatten();
+        let waiting: Vec<Workload> = waiting.filter_map(|uid| self.workloads.get(uid)).cloned().collect();
         let key = attachments.first().map(|attachment| self.key_of(attachment)).or_else(|| {
-            let wants = self.wants.get(&wanting.first()?.uid)?;
-            wants.iter().find_map(|want| match want {
-                Want::Group { name, key } if name == group => Some((**key).clone()),
+            let demand = self.demand.get(&waiting.first()?.uid)?;
+            demand.iter().find_map(|demand| match demand {
+                Demand::Group { name, key } if name == group => Some((**key).clone()),
                 _ => None,
             })
         });
-        let returning = self.returning(group);
-        let key = key.or_else(|| returning.first().map(|it| it.key.clone()))?;
+        let detached = self.detached(group);
+        let key = key.or_else(|| detached.first().map(|it| it.key.clone()))?;
         let listed = attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
         let suspects = listed
             .filter(|uid| !self.workloads.get(*uid).is_some_and(Workload::is_alive))
             .map(|uid| (uid.to_owned(), self.place_of(uid)))
             .collect();
+        let listed = attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
+        let listed = listed.filter_map(|uid| self.workloads.get(uid)).chain(&waiting);
+        let workloads: BTreeMap<&str, &Workload> =
+            listed.map(|workload| (workload.uid.as_str(), workload)).collect();
+        let workloads = workloads.into_values().cloned().collect();
         let named = attachments.iter().flat_map(|attachment| attachment.spec.mountpoint_pods.keys().cloned());
-        let named = named.chain(returning.iter().map(|it| it.pod.name.clone()));
+        let named = named.chain(detached.iter().map(|it| it.pod.name.clone()));
         let bases =
-            named.chain(wanting.iter().map(|workload| mountpoint_pod(&workload.uid, &key.volume_name)));
+            named.chain(waiting.iter().map(|workload| mountpoint_pod(&workload.uid, &key.volume_name)));
         let pods = bases.flat_map(|base| self.pod_and_replacements(&base)).collect();
         let volume = self.volumes.get(&key.volume_name).cloned();
         let handles = self.volumes_by_handle.get(&key.volume_id).into_iter().flatten();
-        let namesake = handles.filter(|name| **name != key.volume_name).min().cloned();
+        let other_with_handle = handles.filter(|name| **name != key.volume_name).min().cloned();
         let node_known = self.nodes.contains(&key.node);
         let lost = self.lost.clone();
         Some(View {
             key,
             attachments,
-            wanting,
-            returning,
+            waiting,
+            workloads,
+            detached,
             suspects,
             pods,
             volume,
-            namesake,
+            other_with_handle,
             node_known,
             lost,
         })

@@ -1,0 +1,175 @@
+//! Live reads, where a decision must not rely on a cache, which may be outdated.
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::time::Duration;
+
+use contract::attachment::MountpointS3PodAttachment;
+use contract::slim::SlimPod;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::ListParams;
+use kube::{Api, Client};
+use service::follow::Objects;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+
+use crate::observed::{MountpointPod, Workload};
+use crate::world::{Detached, View};
+
+/// The API server answers in milliseconds; a connection that was cut without notice never does.
+pub const API_ANSWER: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Error)]
+#[error("cannot read {what}: {error}")]
+pub struct ReadError {
+    what: &'static str,
+    error: String,
+    /// Missing permissions: a retry does not help, a chart value does.
+    pub is_forbidden: bool,
+}
+
+/// Workloads read at once. A response is held whole, which can be megabytes, and every worker may read at the same time.
+const WORKLOADS_AT_ONCE: usize = 4;
+
+pub struct Reader {
+    pub client: Client,
+    pub mountpoint_namespace: String,
+    workloads: Semaphore,
+}
+
+impl Reader {
+    pub fn new(client: &Client, mountpoint_namespace: &str) -> Self {
+        Self {
+            client: client.clone(),
+            mountpoint_namespace: mountpoint_namespace.to_owned(),
+            workloads: Semaphore::new(WORKLOADS_AT_ONCE),
+        }
+    }
+
+    /// Which of the listed workloads are gone. Their absence from a cache does not prove it.
+    pub async fn gone(&self, view: &View) -> Result<BTreeSet<String>, ReadError> {
+        let mut alive = BTreeSet::new();
+        let mut unplaced = false;
+        for (uid, place) in &view.suspects {
+            let Some((namespace, name)) = place else {
+                unplaced = true;
+                continue;
+            };
+            let found = self.workload(namespace, name).await?;
+            alive.extend(found.filter(|found| found.uid == *uid && found.is_alive()).map(|found| found.uid));
+        }
+        if unplaced {
+            // The names of workloads that left before this process started are unknown: list all pods of the node.
+            let node = format!("spec.nodeName={}", view.key.node);
+            let _permit = self.workloads.acquire().await.expect("the semaphore is never closed");
+            let mut pods = Objects::of(&Api::<SlimPod>::all(self.client.clone()), Some(&node));
+            while let Some(pod) = read("the node's pods", pods.next()).await? {
+                alive.extend(Workload::of(&pod).filter(Workload::is_alive).map(|found| found.uid));
+            }
+        }
+        Ok(view.suspects.keys().filter(|uid| !alive.contains(*uid)).cloned().collect())
+    }
+
+    /// Which of the waiting workloads still wait and are attached nowhere. While another controller may be writing, the
+    /// cache is not enough: that controller may have attached a workload under another key, because it has not seen the
+    /// volume's last edit, and keys of different names do not collide at the API server; or the workload may have come and
+    /// gone, and its pod be about to be unmounted.
+    pub async fn waiting(&self, view: &View) -> Result<Vec<Workload>, ReadError> {
+        let attachments = self.attachments_of(Some(&view.key.node), Some(&view.key.volume_name)).await?;
+        let listed: BTreeSet<&str> =
+            attachments.iter().flat_map(|found| found.spec.workload_uids()).collect();
+        let mut confirmed = Vec::new();
+        for waiting in view.waiting.iter().filter(|workload| !listed.contains(workload.uid.as_str())) {
+            let found = self.workload(&waiting.namespace, &waiting.name).await?;
+            if found.is_some_and(|found| found.uid == waiting.uid && found.awaits_volumes()) {
+                confirmed.push(waiting.clone());
+            }
+        }
+        Ok(confirmed)
+    }
+
+    /// Which of the detached workloads to attach again, each with its Mountpoint Pod: a pod that another controller has
+    /// marked for unmount must not be named again, and a workload must not be listed twice.
+    pub async fn detached(&self, view: &View) -> Result<Vec<(String, String)>, ReadError> {
+        let mut confirmed = Vec::new();
+        if view.detached.is_empty() {
+            return Ok(confirmed);
+        }
+        let attachments = self.attachments_of(Some(&view.key.node), Some(&view.key.volume_name)).await?;
+        for detached in &view.detached {
+            let uid = &detached.workload.uid;
+            let is_listed = attachments.iter().any(|found| found.spec.mountpoint_pod_of(uid).is_some());
+            if !is_listed && self.is_served(detached).await? {
+                confirmed.push((uid.clone(), detached.pod.name.clone()));
+            }
+        }
+        Ok(confirmed)
+    }
+
+    /// Whether the workload still runs on its pod, and the pod is not ending.
+    async fn is_served(&self, detached: &Detached) -> Result<bool, ReadError> {
+        let Detached { workload, pod, .. } = detached;
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), &self.mountpoint_namespace);
+        let found = read("the Mountpoint Pod", pods.get_opt(&pod.name)).await?;
+        let found = found.as_ref().and_then(MountpointPod::of);
+        if !found.is_some_and(|found| found.uid == pod.uid && !found.is_ending()) {
+            return Ok(false);
+        }
+        let found = self.workload(&workload.namespace, &workload.name).await?;
+        Ok(found.is_some_and(|found| found.uid == workload.uid && found.is_alive() && !found.terminating))
+    }
+
+    async fn workload(&self, namespace: &str, name: &str) -> Result<Option<Workload>, ReadError> {
+        let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
+        let _permit = self.workloads.acquire().await.expect("the semaphore is never closed");
+        let found = read("a workload", pods.get_opt(name)).await?;
+        Ok(found.as_ref().and_then(Workload::of))
+    }
+
+    pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())
+    }
+
+    /// Whether an attachment names the pod, by a live read: attachments are written before their pods, but the watch of
+    /// pods may be ahead of the watch of attachments.
+    pub async fn is_named(&self, pod: &MountpointPod) -> Result<bool, ReadError> {
+        if let Some(name) = &pod.attachment {
+            let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+            let found = read("the attachment", attachments.get_opt(name)).await?;
+            return Ok(found.is_some_and(|found| found.spec.mountpoint_pods.contains_key(&pod.name)));
+        }
+        let attachments = self.attachments_of(pod.node.as_deref(), None).await?;
+        Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
+    }
+
+    /// Of a node, of a volume, or all.
+    pub async fn attachments_of(
+        &self,
+        node: Option<&str>,
+        volume: Option<&str>,
+    ) -> Result<Vec<MountpointS3PodAttachment>, ReadError> {
+        let attachments = Api::<MountpointS3PodAttachment>::all(self.client.clone());
+        let node = node.map(|node| format!("spec.nodeName={node}"));
+        let volume = volume.map(|volume| format!("spec.persistentVolumeName={volume}"));
+        let selector = node.into_iter().chain(volume).collect::<Vec<_>>().join(",");
+        Ok(read("attachments", attachments.list(&ListParams::default().fields(&selector))).await?.items)
+    }
+}
+
+pub async fn read<T>(
+    what: &'static str,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, ReadError> {
+    match tokio::time::timeout(API_ANSWER, request).await {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(error)) => {
+            let is_forbidden = matches!(&error, kube::Error::Api(status) if status.is_forbidden());
+            Err(ReadError { what, error: error.to_string(), is_forbidden })
+        }
+        Err(_) => {
+            let error = format!("no answer within {API_ANSWER:?}");
+            Err(ReadError { what, error, is_forbidden: false })
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What a controller decides with: what it remembers, and what it reads live.
+
+use contract::sharing::SharingKey;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::api_server::{Server, VERSION};
+use crate::group::{Group, retire};
+use crate::observed::{Attachment, MountpointPod};
+use crate::step::Step;
+use crate::world::served_by;
+
+impl Server {
+    /// The group as remembered by `self`, with what is read live from `now`.
+    pub(super) fn group(&self, key: &SharingKey, now: &Self) -> Group {
+        let node = key.node.clone();
+        let attachments: Vec<Attachment> = self
+            .attachments
+            .values()
+            .filter(|attachment| Self::key_of(&attachment.spec) == *key)
+            .cloned()
+            .collect();
+        let listed = attachments.iter().flat_map(|attachment| attachment.spec.workload_uids());
+        let dead = |uid: &&str| !now.workloads.get(*uid).is_some_and(|workload| workload.alive);
+        let suspect = |uid: &&str| !self.workloads.get(*uid).is_some_and(|workload| workload.alive);
+        let gone = listed.filter(suspect).filter(dead).map(str::to_owned).collect();
+        let waiting = self.workloads.iter().filter(|(uid, workload)| {
+            let waits = workload.alive && workload.waits && Self::key(workload.node, self.edition) == *key;
+            // Read live as well while another controller may be writing: two of them, of which one has not yet seen
+            // the volume edited, would open two attachments of different names for one workload; and one that has
+            // not yet seen a workload leave would attach it again, to a pod that is being unmounted.
+            let still = now.workloads.get(*uid).is_some_and(|workload| workload.alive && workload.waits);
+            waits && self.lists(uid) == 0 && now.lists(uid) == 0 && still
+        });
+        let detached = self.detached(key).into_iter().filter(|(uid, pod)| {
+            let found = now.pods.get(pod).filter(|found| self.pods[pod].uid == found.uid);
+            found.is_some_and(|found| !found.is_ending())
+                && now.workloads.contains_key(uid)
+                && now.lists(uid) == 0
+        });
+        let detached: Vec<(String, String)> = detached.collect();
+        let waiting = waiting.filter(|(uid, _)| !detached.iter().any(|(back, _)| back == *uid));
+        let vanished = |server: &Self| server.vanished.iter().any(|number| node == format!("node-{number}"));
+        Group {
+            key: key.clone(),
+            now: Time(Timestamp::from_second(i64::try_from(now.version).unwrap()).unwrap()),
+            driver_version: VERSION.into(),
+            attachments,
+            waiting: waiting.map(|(uid, _)| uid.clone()).collect(),
+            detached,
+            gone,
+            pods: self.pods.clone(),
+            node_gone: vanished(self) && vanished(now),
+        }
+    }
+
+    /// Whose attachment was deleted by hand, and the pod that serves them.
+    pub(super) fn detached(&self, key: &SharingKey) -> Vec<(String, String)> {
+        let is_of_key = |pod: &&MountpointPod| pod.attachment.as_ref() == Some(&key.attachment_name());
+        let pods =
+            self.pods.values().filter(is_of_key).filter(|pod| !self.names(&pod.name) && !pod.is_ending());
+        let pods: Vec<&MountpointPod> = pods.collect();
+        let unlisted = self.workloads.iter().filter(|(uid, workload)| {
+            workload.alive && Self::key(workload.node, self.edition) == *key && self.lists(uid) == 0
+        });
+        let detached = unlisted.filter_map(|(uid, workload)| {
+            let pod = served_by(uid, !workload.waits, None, &pods)?;
+            Some((uid.clone(), pod.name.clone()))
+        });
+        detached.collect()
+    }
+
+    /// What is done with pods that no attachment names, as cached in `self` and confirmed by `now`.
+    pub(super) fn orphans(&self, now: &Self) -> Vec<Step> {
+        let orphans = self.pods.values().filter(|pod| !self.names(&pod.name) && !now.names(&pod.name));
+        let detached: Vec<_> = self.keys().iter().flat_map(|key| self.detached(key)).collect();
+        let serves = |pod: &MountpointPod| detached.iter().any(|(_, name)| *name == pod.name);
+        orphans.filter(|pod| !serves(pod)).filter_map(retire).collect()
+    }
+}

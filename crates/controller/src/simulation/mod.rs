@@ -1,0 +1,289 @@
+//! Crash at every step: random histories of a small cluster, in which one or two controllers decide
+//! on outdated caches and stop after any step. The same end is always reached, and no invariant is violated on the way.
+
+mod api_server;
+mod decisions;
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use crate::observed::Phase;
+use api_server::{Server, Workload};
+
+/// What can happen.
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive {
+        node: usize,
+    },
+    Start {
+        workload: usize,
+    },
+    Leave {
+        workload: usize,
+    },
+    EditVolume,
+    /// By hand.
+    AttachmentIsDeleted {
+        attachment: usize,
+    },
+    Vanish {
+        node: usize,
+    },
+    PodRuns {
+        pod: usize,
+    },
+    PodFails {
+        pod: usize,
+    },
+    PodIsDeleted {
+        pod: usize,
+    },
+    PodIsRemoved {
+        pod: usize,
+    },
+    /// The node has unmounted everything that is marked.
+    NodesUnmount,
+    /// A controller decides with a cache of `age` events ago, and stops after `steps` steps.
+    Reconcile {
+        group: usize,
+        age: usize,
+        steps: usize,
+    },
+    Sweep {
+        age: usize,
+        steps: usize,
+    },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let index = 0..6_usize;
+    let (age, steps) = (0..6_usize, 0..5_usize);
+    prop_oneof![
+        3 => (0..2_usize).prop_map(|node| Event::Arrive { node }),
+        2 => index.clone().prop_map(|workload| Event::Start { workload }),
+        3 => index.clone().prop_map(|workload| Event::Leave { workload }),
+        1 => Just(Event::EditVolume),
+        1 => index.clone().prop_map(|attachment| Event::AttachmentIsDeleted { attachment }),
+        1 => (0..2_usize).prop_map(|node| Event::Vanish { node }),
+        2 => index.clone().prop_map(|pod| Event::PodRuns { pod }),
+        1 => index.clone().prop_map(|pod| Event::PodFails { pod }),
+        1 => index.clone().prop_map(|pod| Event::PodIsDeleted { pod }),
+        1 => index.prop_map(|pod| Event::PodIsRemoved { pod }),
+        1 => Just(Event::NodesUnmount),
+        12 => (0..8_usize, age.clone(), steps.clone()).prop_map(|(group, age, steps)| Event::Reconcile { group, age, steps }),
+        3 => (age, steps).prop_map(|(age, steps)| Event::Sweep { age, steps }),
+    ]
+}
+
+impl Server {
+    fn happen(&mut self, event: &Event, history: &[Self]) {
+        let remembered = |age: usize| &history[history.len() - 1 - age.min(history.len() - 1)];
+        let nth_pod =
+            |server: &Self, index: usize| server.pods.keys().nth(index % server.pods.len().max(1)).cloned();
+        match event {
+            Event::Arrive { node } if !self.vanished.contains(node) => {
+                let uid = format!("w{}", self.next());
+                self.workloads.insert(uid, Workload { node: *node, alive: true, waits: true });
+            }
+            Event::Arrive { .. } => {}
+            Event::Start { workload } => {
+                let attached: Vec<String> =
+                    self.workloads.keys().filter(|uid| self.lists(uid) == 1).cloned().collect();
+                if let Some(uid) = attached.get(*workload) {
+                    self.workloads.get_mut(uid).unwrap().waits = false;
+                }
+            }
+            Event::Leave { workload } => {
+                if let Some(uid) = self.workloads.keys().nth(*workload).cloned() {
+                    self.workloads.remove(&uid);
+                }
+            }
+            Event::EditVolume => self.edition += 1,
+            Event::AttachmentIsDeleted { attachment } => {
+                if let Some(name) = self.attachments.keys().nth(*attachment).cloned() {
+                    self.attachments.remove(&name);
+                }
+            }
+            Event::Vanish { node } => {
+                self.vanished.insert(*node);
+                // The cluster's own garbage collection removes a lost node's pods.
+                self.workloads.retain(|_, workload| workload.node != *node);
+            }
+            Event::PodRuns { pod } => {
+                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name))
+                    && pod.phase == Phase::Pending
+                    && !pod.terminating
+                {
+                    pod.phase = Phase::Running;
+                    pod.started = true;
+                }
+            }
+            Event::PodFails { pod } => {
+                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name)) {
+                    pod.phase = Phase::Failed;
+                }
+            }
+            Event::PodIsDeleted { pod } => {
+                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name)) {
+                    pod.terminating = true;
+                }
+            }
+            Event::PodIsRemoved { pod } => {
+                if let Some(name) = nth_pod(self, *pod) {
+                    self.pods.remove(&name);
+                }
+            }
+            Event::NodesUnmount => self.nodes_unmount(),
+            Event::Reconcile { group, age, steps } => {
+                let old = remembered(*age);
+                let keys = old.keys();
+                let steps_wanted = old.group(&keys[group % keys.len()], self).decide();
+                self.apply_some(&steps_wanted, *steps);
+            }
+            Event::Sweep { age, steps } => {
+                let wanted = remembered(*age).orphans(self);
+                // Each is a decision of its own: a failure of one says nothing about the next.
+                for step in wanted.iter().take(*steps) {
+                    self.apply(step);
+                    self.check();
+                }
+            }
+        }
+        self.check();
+    }
+
+    /// Pods that are marked for unmount end; pods that are being deleted and have no workloads are removed.
+    fn nodes_unmount(&mut self) {
+        for pod in self.pods.values_mut().filter(|pod| pod.needs_unmount && pod.started) {
+            pod.phase = if pod.phase == Phase::Failed { Phase::Failed } else { Phase::Succeeded };
+        }
+        self.pods.retain(|_, pod| {
+            !(pod.terminating && (pod.needs_unmount || !pod.started || pod.phase == Phase::Failed))
+        });
+    }
+
+    /// What must never be true.
+    fn check(&self) {
+        for uid in self.workloads.keys() {
+            assert!(self.lists(uid) <= 1, "{uid} is attached twice: {:#?}", self.attachments);
+        }
+        for pod in self.pods.values().filter(|pod| pod.needs_unmount) {
+            assert!(!self.names(&pod.name), "{} is to be unmounted, but an attachment names it", pod.name);
+        }
+    }
+
+    /// One pass over everything, with today's knowledge and nothing cut off.
+    fn pass(&mut self) {
+        for key in self.keys() {
+            let steps = self.group(&key, self).decide();
+            self.apply_some(&steps, usize::MAX);
+        }
+        for attachment in self.attachments.values() {
+            assert!(
+                attachment.spec.workload_uids().next().is_some(),
+                "{} names no workload after a pass",
+                attachment.name
+            );
+        }
+        for step in self.orphans(self) {
+            self.apply(&step);
+        }
+        self.nodes_unmount();
+    }
+
+    /// Passes until nothing changes any more.
+    fn settle(&mut self) {
+        for _ in 0..20 {
+            let before = self.clone();
+            self.pass();
+            if (Self { version: 0, ..self.clone() }) == (Self { version: 0, ..before }) {
+                return;
+            }
+        }
+        panic!("no fixed point: {self:#?}");
+    }
+
+    /// The fixed point: everybody is served by a healthy pod, and nothing else is there.
+    fn check_settled(&self) {
+        for (uid, workload) in &self.workloads {
+            assert!(!workload.waits || self.lists(uid) == 1, "{uid} waits and is not attached: {self:#?}");
+        }
+        for attachment in self.attachments.values() {
+            for (pod, workloads) in &attachment.spec.mountpoint_pods {
+                assert!(
+                    self.pods.get(pod).is_some_and(|pod| !pod.is_ending()),
+                    "{pod} does not serve: {self:#?}"
+                );
+                for workload in workloads {
+                    let alive =
+                        self.workloads.get(&workload.workload_pod_uid).is_some_and(|workload| workload.alive);
+                    assert!(alive, "{} is gone and still attached", workload.workload_pod_uid);
+                }
+            }
+        }
+        for pod in self.pods.keys() {
+            assert!(self.names(pod), "{pod} serves nobody: {self:#?}");
+        }
+    }
+}
+
+fn run(events: &[Event]) {
+    let mut server = Server::default();
+    let mut history = vec![server.clone()];
+    for event in events {
+        server.happen(event, &history);
+        history.push(server.clone());
+    }
+    server.settle();
+    server.check_settled();
+}
+
+/// Found by the property below: of two controllers one had not seen the edit, and their attachments had different names.
+#[test]
+fn two_controllers_attach_a_workload_of_an_edited_volume_once() {
+    let reconcile = |age| Event::Reconcile { group: 1, age, steps: 1 };
+    run(&[
+        Event::Arrive { node: 1 },
+        Event::EditVolume,
+        Event::Arrive { node: 0 },
+        reconcile(2),
+        reconcile(1),
+    ]);
+}
+
+#[test]
+fn workloads_that_run_get_their_attachment_back_and_keep_their_pod() {
+    let mut server = Server::default();
+    let happen = |server: &mut Server, events: &[Event]| {
+        for event in events {
+            let history = [server.clone()];
+            server.happen(event, &history);
+        }
+    };
+    let entries = |server: &Server| -> BTreeSet<(String, String)> {
+        let entries = server.attachments.values().flat_map(|attachment| &attachment.spec.mountpoint_pods);
+        let entries = entries.flat_map(|(pod, all)| all.iter().map(move |it| (pod, &it.workload_pod_uid)));
+        entries.map(|(pod, uid)| (pod.clone(), uid.clone())).collect()
+    };
+    let (arrive, reconcile) = (Event::Arrive { node: 0 }, Event::Reconcile { group: 0, age: 0, steps: 5 });
+    let start = |workload| Event::Start { workload };
+    happen(&mut server, &[arrive.clone(), arrive, reconcile.clone(), Event::PodRuns { pod: 0 }]);
+    happen(&mut server, &[start(0), start(1)]);
+    let before = entries(&server);
+    assert_eq!(before.len(), 2);
+    happen(&mut server, &[Event::AttachmentIsDeleted { attachment: 0 }, Event::Sweep { age: 0, steps: 5 }]);
+    assert!(server.attachments.is_empty() && server.pods.values().all(|pod| !pod.needs_unmount));
+    happen(&mut server, &[reconcile]);
+    assert_eq!(entries(&server), before);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_history_ends_well(events in proptest::collection::vec(event(), 1..60)) {
+        run(&events);
+    }
+}

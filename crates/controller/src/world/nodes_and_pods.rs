@@ -1,0 +1,110 @@
+//! Mountpoint Pods, nodes and roles in the world.
+
+use std::collections::BTreeSet;
+
+use super::state::{Demand, World, remove_from};
+use crate::key::Key;
+use crate::observed::MountpointPod;
+
+impl World {
+    pub fn set_pod(&mut self, pod: MountpointPod) -> Vec<Key> {
+        let known = self.pods.get(&pod.name);
+        if known.is_some_and(|known| known.uid == pod.uid && known.resource_version >= pod.resource_version) {
+            return Vec::new();
+        }
+        let name = pod.name.clone();
+        self.lost.remove(&name);
+        self.forget_pod(&name);
+        if let Some(attachment) = &pod.attachment {
+            self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
+        }
+        self.pods.insert(name.clone(), pod);
+        self.keys_of_pod(&name)
+    }
+
+    /// It was deleted; until the watch shows that, it must not be deleted again.
+    pub fn mark_deleted(&mut self, name: &str, uid: &str) -> Vec<Key> {
+        if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == uid) {
+            pod.terminating = true;
+        }
+        Vec::new()
+    }
+
+    pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
+        if !self.forget_pod(name) {
+            return Vec::new();
+        }
+        if self.is_named(name) {
+            self.lost.insert(name.to_owned());
+        }
+        self.keys_of_pod(name)
+    }
+
+    fn forget_pod(&mut self, name: &str) -> bool {
+        let pod = self.pods.remove(name);
+        if let Some(attachment) = pod.as_ref().and_then(|pod| pod.attachment.as_ref()) {
+            remove_from(&mut self.pods_by_attachment, attachment, name);
+        }
+        pod.is_some()
+    }
+
+    pub fn set_node(&mut self, name: String) -> Vec<Key> {
+        if self.nodes.contains(&name) {
+            return Vec::new();
+        }
+        let mut keys = self.keys_on(&name);
+        let waiting = self.demand.values().flatten().filter_map(|demand| match demand {
+            Demand::Group { name: group, key } if key.node == name => Some(Key::Group(group.clone())),
+            _ => None,
+        });
+        keys.extend(waiting.collect::<Vec<_>>());
+        self.nodes.insert(name);
+        keys
+    }
+
+    pub fn remove_node(&mut self, name: &str) -> Vec<Key> {
+        if self.nodes.remove(name) { self.keys_on(name) } else { Vec::new() }
+    }
+
+    fn keys_on(&self, node: &str) -> Vec<Key> {
+        let attachments = self.attachments.values().filter(|attachment| attachment.spec.node_name == node);
+        let attachments: BTreeSet<String> = attachments.map(|attachment| attachment.name.clone()).collect();
+        let pods =
+            self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !self.is_named(&pod.name));
+        self.groups_of(&attachments).into_iter().chain(pods.map(|pod| Key::Pod(pod.name.clone()))).collect()
+    }
+
+    pub fn set_role(&mut self, uid: &str, role: String) -> Vec<Key> {
+        // It may have left while its role was read, and the entry would stay forever.
+        if !self.workloads.contains_key(uid) {
+            return Vec::new();
+        }
+        self.roles.insert(uid.to_owned(), role);
+        self.recompute_demand(uid)
+    }
+
+    /// Everything there is to look at: on becoming leader, and once in a while in case a change was missed.
+    pub fn all_keys(&self) -> Vec<Key> {
+        let groups =
+            self.attachments_by_group.keys().chain(self.waiting.keys()).map(|name| Key::Group(name.clone()));
+        let unnamed = || self.pods.values().filter(|pod| !self.is_named(&pod.name));
+        let pods = unnamed().map(|pod| Key::Pod(pod.name.clone()));
+        // They may serve workloads whose attachment was deleted by hand.
+        let bereft = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
+        let asking = self.demand.iter().filter(|(_, demand)| demand.contains(&Demand::Role));
+        let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
+        let all = groups.chain(bereft).chain(pods).chain(roles);
+        all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    pub fn is_named(&self, pod: &str) -> bool {
+        self.attachments_by_pod.contains_key(pod)
+    }
+
+    fn keys_of_pod(&self, name: &str) -> Vec<Key> {
+        match self.attachments_by_pod.get(name) {
+            Some(attachments) => self.groups_of(attachments),
+            None => vec![Key::Pod(name.to_owned())],
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A `StorageClass` of the driver, read by the controller's own rules.
+
+use controller::provision::class::parameters::{ClassParameters, ENDPOINT};
+use controller::provision::class::template::Field;
+use controller::provision::s3::endpoint::Endpoint;
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use crate::installation::Installation;
+use crate::secret::SecretName;
+
+/// What the controller has against it.
+pub fn invalid(class: &StorageClass, installation: Option<&Installation>) -> Option<String> {
+    let (endpoint, region) = match installation {
+        Some(installation) => (installation.endpoint.as_str(), installation.region.as_str()),
+        // Of an installation that is not readable, whatever the class names may be right.
+        None => (class.parameters.as_ref().and_then(|all| all.get(ENDPOINT)).map_or("", String::as_str), ""),
+    };
+    let parsed = Endpoint::parse(endpoint, region).map_err(|error| error.to_string());
+    let parsed = parsed
+        .and_then(|endpoint| ClassParameters::of_class(class, &endpoint).map_err(|error| error.to_string()));
+    parsed.err()
+}
+
+/// The Secrets that it names outright. Those of templates depend on the claim.
+pub fn secrets(class: &StorageClass) -> Vec<SecretName> {
+    let get = |field: Field| {
+        let value = class.parameters.as_ref()?.get(field.key())?;
+        (!value.contains("${")).then(|| value.clone())
+    };
+    let secret = |(name, namespace)| Some(SecretName { namespace: get(namespace)?, name: get(name)? });
+    let pairs = [
+        (Field::ProvisionerSecretName, Field::ProvisionerSecretNamespace),
+        (Field::NodePublishSecretName, Field::NodePublishSecretNamespace),
+    ];
+    pairs.into_iter().filter_map(secret).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn only_secrets_of_fixed_names_are_known() {
+        let parameters = json!({
+            "csi.storage.k8s.io/provisioner-secret-name": "admin", "csi.storage.k8s.io/provisioner-secret-namespace": "ns",
+            "csi.storage.k8s.io/node-publish-secret-name": "${pvc.name}", "csi.storage.k8s.io/node-publish-secret-namespace": "ns",
+        });
+        let class =
+            json!({"metadata": {"name": "c"}, "provisioner": "s3.csi.scality.com", "parameters": parameters});
+        let names: Vec<String> =
+            secrets(&serde_json::from_value(class).unwrap()).iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["ns/admin"]);
+    }
+}

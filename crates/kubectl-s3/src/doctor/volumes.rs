@@ -1,0 +1,254 @@
+//! Keys, classes, volumes and claims.
+
+use std::collections::BTreeMap;
+
+use contract::authentication::AuthenticationSource;
+use contract::names::DRIVER;
+use jiff::SignedDuration;
+use kube::ResourceExt as _;
+
+use super::finding::{Check, Finding, Level};
+use crate::class;
+use crate::events::{self, message, newest};
+use crate::installation::Installation;
+use crate::secret::SecretState;
+use crate::snapshot::Snapshot;
+
+/// The controller's mark on a claim whose bucket it makes.
+const PROVISIONING: &str = "s3.csi.scality.com/provisioning";
+/// A claim that is being deleted carries the mark for seconds.
+const CLEANS_UP_WITHIN: SignedDuration = SignedDuration::from_mins(10);
+
+pub(super) fn driver_keys(snapshot: &Snapshot) -> Vec<Finding> {
+    let Some(installation) = Installation::of(&snapshot.deployments, &snapshot.daemon_sets) else {
+        return Vec::new();
+    };
+    let users = snapshot.volumes.iter().filter(|volume| volume.uses_driver_keys()).count();
+    let mut found = Vec::new();
+    for name in installation.keys.keys() {
+        let finding =
+            |level, message: String| Finding::new(Check::DriverKeys, level, name.to_string(), message);
+        found.extend(match snapshot.secrets.get(name) {
+            Some(SecretState::Usable) | None => None,
+            // An installation may do without.
+            Some(SecretState::Missing) if users == 0 => {
+                let message =
+                    "does not exist: volumes and classes without a Secret of their own cannot be used";
+                Some(finding(Level::Info, message.to_owned()))
+            }
+            Some(SecretState::Missing) => {
+                let message = format!("does not exist, and {users} volumes need it");
+                Some(
+                    finding(Level::Error, message)
+                        .remedy("create it with `access_key_id` and `secret_access_key`"),
+                )
+            }
+            Some(SecretState::Invalid(error)) => Some(
+                finding(Level::Error, error.clone())
+                    .remedy("correct the Secret; the driver reads it again by itself"),
+            ),
+            Some(SecretState::Unreadable(error)) => {
+                Some(finding(Level::Skipped, format!("not readable: {error}")))
+            }
+        });
+    }
+    found
+}
+
+pub(super) fn classes(snapshot: &Snapshot) -> Vec<Finding> {
+    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let mut found = Vec::new();
+    for class in snapshot.classes.iter().filter(|class| class.provisioner == DRIVER) {
+        let error = |message: String| Finding::new(Check::Classes, Level::Error, class.name_any(), message);
+        if let Some(wrong) = class::invalid(class, installation.as_ref()) {
+            found.push(
+                error(wrong).remedy("parameters cannot be edited: delete the class and create it anew"),
+            );
+        }
+        for name in class::secrets(class) {
+            match snapshot.secrets.get(&name) {
+                Some(SecretState::Missing) => {
+                    found.push(error(format!("Secret {name} does not exist")).remedy("create it"));
+                }
+                Some(SecretState::Invalid(wrong)) => {
+                    found.push(error(wrong.clone()).remedy("correct the Secret"))
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+pub(super) fn volumes(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut found = Vec::new();
+    let mut handles: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for volume in &snapshot.volumes {
+        handles.entry(&volume.handle).or_default().push(&volume.name);
+        let finding =
+            |level, message: String| Finding::new(Check::Volumes, level, volume.name.clone(), message);
+        match &volume.meaning {
+            Err(error) => found.push(
+                finding(Level::Error, error.clone())
+                    .remedy("`mountOptions` can be edited; for another attribute create the volume anew"),
+            ),
+            Ok(meaning) => {
+                if !meaning.ignored.is_empty() {
+                    let message = format!("mount options without effect: {}", meaning.ignored.join(", "));
+                    found.push(finding(Level::Warning, message).remedy("remove them"));
+                }
+                let secret =
+                    volume.secret.as_ref().filter(|_| meaning.source == AuthenticationSource::Secret);
+                let state = secret.and_then(|name| Some((name, snapshot.secrets.get(name)?)));
+                match state {
+                    Some((name, SecretState::Missing)) => found.push(
+                        finding(
+                            Level::Error,
+                            format!("Secret {name} of `nodePublishSecretRef` does not exist"),
+                        )
+                        .remedy("create it, or correct the reference"),
+                    ),
+                    Some((_, SecretState::Invalid(error))) => {
+                        found.push(finding(Level::Error, error.clone()).remedy("correct the Secret"));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    for (handle, names) in handles.into_iter().filter(|(_, names)| names.len() > 1) {
+        let message = format!("have the same volumeHandle \"{handle}\": a node may take one for the other");
+        let finding = Finding::new(Check::Volumes, Level::Error, names.join(", "), message);
+        found.push(finding.remedy("give each volume its own `volumeHandle`; the bucket may be the same"));
+    }
+    found
+}
+
+/// Claims of our classes that wait, and those that cannot be deleted.
+pub(super) fn claims(snapshot: &Snapshot) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for claim in &snapshot.claims {
+        let (namespace, name) = (claim.namespace().unwrap_or_default(), claim.name_any());
+        let object = format!("{namespace}/{name}");
+        let about = events::Subject {
+            kind: "PersistentVolumeClaim",
+            namespace: Some(&namespace),
+            name: &name,
+            uid: claim.metadata.uid.as_deref(),
+        };
+        let class = claim.spec.as_ref().and_then(|spec| snapshot.class(spec.storage_class_name.as_deref()?));
+        let pending = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Pending");
+        if pending
+            && class.is_some_and(|class| class.provisioner == DRIVER)
+            && let Some(event) = newest(&snapshot.events, about, &["ProvisioningFailed"])
+        {
+            let finding = Finding::new(Check::Claims, Level::Warning, object.clone(), message(event));
+            found.push(finding.remedy("do what the message says; the controller tries again by itself"));
+        }
+        let deleted =
+            claim.metadata.deletion_timestamp.as_ref().map(|time| snapshot.now.duration_since(time.0));
+        let marked = claim.finalizers().iter().any(|finalizer| finalizer == PROVISIONING);
+        if marked && deleted.is_some_and(|since| since > CLEANS_UP_WITHIN) {
+            let said = newest(&snapshot.events, about, &["ProvisioningCleanupFailed"])
+                .map(message)
+                .unwrap_or_default();
+            let message = format!("is being deleted, and its bucket cannot be removed: {said}");
+            let finding = Finding::new(Check::Claims, Level::Warning, object, message);
+            found.push(finding.remedy(format!("see docs/provisioning.md on the finalizer {PROVISIONING}")));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::events::tests::event;
+    use crate::secret::SecretName;
+    use crate::volume::tests::volume;
+    use crate::why::scene::{claim, scene};
+    use serde_json::json;
+
+    fn messages(findings: &[Finding]) -> Vec<(Level, &str)> {
+        findings.iter().map(|finding| (finding.level, finding.message.as_str())).collect()
+    }
+
+    #[test]
+    fn the_drivers_keys_are_needed_by_volumes_without_their_own() {
+        let mut snapshot = scene();
+        assert_eq!(driver_keys(&snapshot), []);
+        let name = snapshot.secrets.keys().next().unwrap().clone();
+        snapshot.secrets.insert(name.clone(), SecretState::Missing);
+        assert_eq!(
+            messages(&driver_keys(&snapshot)),
+            [(Level::Error, "does not exist, and 1 volumes need it")]
+        );
+        snapshot.volumes.clear();
+        assert_eq!(driver_keys(&snapshot)[0].level, Level::Info);
+        snapshot.secrets.insert(name, SecretState::Invalid("`access_key_id` is empty".into()));
+        assert_eq!(driver_keys(&snapshot)[0].level, Level::Error);
+    }
+
+    #[test]
+    fn classes_are_read_by_the_controllers_rules() {
+        let mut snapshot = scene();
+        let class = |parameters: serde_json::Value| {
+            serde_json::from_value(
+                json!({"metadata": {"name": "c"}, "provisioner": DRIVER, "parameters": parameters}),
+            )
+            .unwrap()
+        };
+        snapshot.classes = vec![class(json!({"bucketNamePrefix": "shop"}))];
+        assert_eq!(classes(&snapshot), []);
+        snapshot.classes = vec![class(json!({"endpoint": "http://other"}))];
+        assert!(classes(&snapshot)[0].message.contains("http://other"));
+    }
+
+    #[test]
+    fn volumes_are_read_by_the_drivers_rules() {
+        let mut snapshot = scene();
+        assert_eq!(volumes(&snapshot), []);
+        let ignored = volume(|volume| volume["spec"]["mountOptions"] = json!(["endpoint-url=http://x"]));
+        snapshot.volumes = vec![ignored];
+        assert_eq!(
+            messages(&volumes(&snapshot)),
+            [(Level::Warning, "mount options without effect: endpoint-url")]
+        );
+        snapshot.volumes = vec![volume(|volume| volume["spec"]["csi"]["volumeAttributes"] = json!({}))];
+        assert!(volumes(&snapshot)[0].message.contains("bucketName"));
+        let own = volume(|volume| {
+            volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"namespace": "ns", "name": "keys"});
+        });
+        snapshot.volumes = vec![own];
+        snapshot
+            .secrets
+            .insert(SecretName { namespace: "ns".into(), name: "keys".into() }, SecretState::Missing);
+        assert!(volumes(&snapshot)[0].message.contains("ns/keys"));
+    }
+
+    #[test]
+    fn a_handle_names_one_volume() {
+        let mut snapshot = scene();
+        snapshot.volumes.push(volume(|volume| volume["metadata"]["name"] = json!("pv2")));
+        let found = volumes(&snapshot);
+        assert_eq!((found[0].level, found[0].object.as_str()), (Level::Error, "pv, pv2"));
+    }
+
+    #[test]
+    fn claims_that_wait_or_stay_are_told() {
+        let mut snapshot = scene();
+        snapshot.classes =
+            vec![serde_json::from_value(json!({"metadata": {"name": "c"}, "provisioner": DRIVER})).unwrap()];
+        snapshot.claims = vec![serde_json::from_value(claim("Pending", "c")).unwrap()];
+        assert_eq!(claims(&snapshot), []);
+        snapshot.events = vec![event("PersistentVolumeClaim", "data", "ProvisioningFailed", "denied", 1)];
+        assert_eq!(messages(&claims(&snapshot)), [(Level::Warning, "denied")]);
+        let mut leaving = claim("Bound", "c");
+        leaving["metadata"]["finalizers"] = json!([PROVISIONING]);
+        leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        snapshot.claims = vec![serde_json::from_value(leaving).unwrap()];
+        assert_eq!(claims(&snapshot), [], "it has had two minutes");
+        snapshot.now = "2026-01-01T01:00:00Z".parse().unwrap();
+        assert!(claims(&snapshot)[0].message.contains("cannot be removed"));
+    }
+}

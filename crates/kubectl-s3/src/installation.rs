@@ -1,0 +1,136 @@
+//! How the driver was installed, from its `Deployment` and `DaemonSet`.
+
+use std::collections::BTreeMap;
+
+use contract::names::MOUNTPOINT_NAMESPACE;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::PodSpec;
+use kube::ResourceExt;
+
+use crate::secret::{Renamed, SecretName};
+
+/// Names that the chart gives.
+pub const CONTROLLER: &str = "s3-csi-controller";
+pub const NODE_SERVICE: &str = "s3-csi-node";
+/// The volume of the driver's pods with its keys.
+const KEYS_VOLUME: &str = "credentials";
+
+/// Which of the driver's two programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    Controller,
+    Node,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Installation {
+    pub namespace: String,
+    pub mountpoint_namespace: String,
+    pub endpoint: String,
+    pub region: String,
+    pub provisions: bool,
+    /// `ConfigMap` with the authorities of the endpoint's certificate.
+    pub authorities: Option<String>,
+    /// The Secrets with the driver's keys: the node service's, and the controller's if it has others.
+    pub keys: BTreeMap<SecretName, Renamed>,
+    /// (service account, role).
+    pub accounts: Vec<(String, Role)>,
+}
+
+impl Role {
+    pub fn program(self) -> &'static str {
+        match self {
+            Self::Controller => CONTROLLER,
+            Self::Node => NODE_SERVICE,
+        }
+    }
+}
+
+impl Installation {
+    /// Nothing, if there is none or it may not be read.
+    pub fn of(deployments: &[Deployment], daemon_sets: &[DaemonSet]) -> Option<Self> {
+        let controller = deployments.first().and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
+        let node = daemon_sets.first().and_then(|it| it.spec.as_ref()?.template.spec.as_ref());
+        let namespace = deployments.first().and_then(ResourceExt::namespace);
+        let namespace = namespace.or_else(|| daemon_sets.first().and_then(ResourceExt::namespace))?;
+        let programs = [(controller, Role::Controller), (node, Role::Node)];
+        let programs = programs.into_iter().filter_map(|(spec, role)| Some((spec?, role)));
+        let variable = |spec: Option<&PodSpec>, name: &str| spec.and_then(|spec| variable(spec, name));
+        let accounts =
+            programs.clone().filter_map(|(spec, role)| Some((spec.service_account_name.clone()?, role)));
+        Some(Self {
+            mountpoint_namespace: variable(controller, "MOUNTPOINT_NAMESPACE")
+                .or_else(|| variable(node, "MOUNTPOINT_NAMESPACE"))
+                .unwrap_or_else(|| MOUNTPOINT_NAMESPACE.to_owned()),
+            endpoint: variable(node, "AWS_ENDPOINT_URL").unwrap_or_default(),
+            region: variable(node, "AWS_REGION").unwrap_or_default(),
+            provisions: variable(controller, "PROVISIONING").is_some_and(|value| value == "on"),
+            authorities: variable(controller, "TLS_CA_CERT_CONFIGMAP"),
+            keys: programs.clone().filter_map(|(spec, _)| keys(&namespace, spec)).collect(),
+            accounts: accounts.collect(),
+            namespace,
+        })
+    }
+}
+
+fn variable(spec: &PodSpec, name: &str) -> Option<String> {
+    let variables = spec.containers.first()?.env.as_ref()?;
+    let value = variables.iter().find(|variable| variable.name == name)?.value.clone();
+    value.filter(|value| !value.is_empty())
+}
+
+fn keys(namespace: &str, spec: &PodSpec) -> Option<(SecretName, Renamed)> {
+    let volume = spec.volumes.as_ref()?.iter().find(|volume| volume.name == KEYS_VOLUME)?;
+    let source = volume.secret.as_ref()?;
+    let name = SecretName { namespace: namespace.to_owned(), name: source.secret_name.clone()? };
+    let items = source.items.iter().flatten();
+    Some((name, items.map(|item| (item.path.clone(), item.key.clone())).collect()))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn template(variables: &Value) -> Value {
+        json!({"spec": {"serviceAccountName": "sa", "containers": [{"name": "main", "env": variables}],
+            "volumes": [{"name": "credentials", "secret": {"secretName": "s3-secret",
+                "items": [{"key": "id", "path": "access_key_id"}]}}]}})
+    }
+
+    pub(crate) fn deployment() -> Deployment {
+        let variables = json!([{"name": "MOUNTPOINT_NAMESPACE", "value": "mounts"}, {"name": "PROVISIONING", "value": "on"}]);
+        serde_json::from_value(json!({
+            "metadata": {"name": CONTROLLER, "namespace": "kube-system"},
+            "spec": {"replicas": 1, "selector": {}, "template": template(&variables)},
+            "status": {"replicas": 1, "readyReplicas": 1},
+        }))
+        .unwrap()
+    }
+
+    pub(crate) fn daemon_set(desired: i32, ready: i32) -> DaemonSet {
+        let variables = json!([{"name": "AWS_ENDPOINT_URL", "value": "http://s3"}]);
+        serde_json::from_value(json!({
+            "metadata": {"name": NODE_SERVICE, "namespace": "kube-system"},
+            "spec": {"selector": {}, "template": template(&variables)},
+            "status": {"currentNumberScheduled": desired, "desiredNumberScheduled": desired, "numberMisscheduled": 0,
+                "numberReady": ready},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_installation_is_read_from_its_workloads() {
+        assert_eq!(Installation::of(&[], &[]), None);
+        let found = Installation::of(&[deployment()], &[daemon_set(1, 1)]).unwrap();
+        assert_eq!(
+            (found.namespace.as_str(), found.mountpoint_namespace.as_str()),
+            ("kube-system", "mounts")
+        );
+        assert_eq!((found.endpoint.as_str(), found.provisions), ("http://s3", true));
+        let (secret, renamed) = found.keys.first_key_value().unwrap();
+        assert_eq!(secret.to_string(), "kube-system/s3-secret");
+        assert_eq!(renamed.get("access_key_id").map(String::as_str), Some("id"));
+        assert_eq!(found.accounts, [("sa".to_owned(), Role::Controller), ("sa".to_owned(), Role::Node)]);
+    }
+}

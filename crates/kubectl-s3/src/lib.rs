@@ -1,0 +1,25 @@
+//! `kubectl s3`: answers for the people who run the driver and for those whose pods wait.
+//!
+//! In reading order: [`observe`] reads a [`snapshot`] of the cluster; [`why`], [`mounts`] and [`doctor`] are pure functions
+//! of it; [`output`] prints what they found. [`self_check`] is the part that runs inside the driver's own containers, where
+//! [`exec`] starts it; [`bundle`] packs everything for whoever helps.
+
+pub mod bundle;
+pub mod class;
+pub mod doctor;
+pub mod error;
+pub mod events;
+pub mod exec;
+pub mod flags;
+pub mod installation;
+pub mod mounts;
+pub mod observe;
+pub mod output;
+pub mod readable;
+pub mod run;
+pub mod secret;
+pub mod self_check;
+pub mod snapshot;
+pub mod volume;
+pub mod why;
+pub mod workload;

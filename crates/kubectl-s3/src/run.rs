@@ -1,0 +1,119 @@
+//! From a command line to an exit code: observe, decide, print.
+
+use std::io::{self, Write as _};
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+use crate::bundle::{self, Found, Scrubber};
+use crate::doctor::{Examined, Report, examine, rights};
+use crate::error::PluginError;
+use crate::exec::ask_all;
+use crate::flags::{ClusterFlags, Command, Flags, Format, InsideFlags};
+use crate::installation::Installation;
+use crate::mounts::mounts;
+use crate::observe::{Observer, Scope};
+use crate::output;
+use crate::readable::Readable;
+use crate::self_check;
+use crate::snapshot::Snapshot;
+use crate::why::why;
+
+/// Something is wrong, and it was said what.
+const WRONG: u8 = 1;
+/// Whether something is wrong could not be found out.
+pub const TROUBLE: u8 = 2;
+
+pub async fn run(flags: Flags) -> Result<ExitCode, PluginError> {
+    let Flags { command, cluster, output: format } = flags;
+    if let Command::SelfCheck { buckets, authorities_from_stdin } = &command {
+        let report = self_check::report(buckets, *authorities_from_stdin).await;
+        print(Format::Json, &report, String::new)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let observer = Observer::connect(&cluster).await?;
+    match command {
+        Command::Why { pod } => {
+            let name = pod.strip_prefix("pod/").or_else(|| pod.strip_prefix("pods/")).unwrap_or(&pod);
+            let pod = observer.pod(name).await?;
+            let snapshot = Box::pin(observer.snapshot(Scope::Namespace(&observer.namespace))).await;
+            let answer = why(&snapshot, &pod);
+            print(format, &answer, || output::why(&answer))?;
+            Ok(exit_code(answer.cause.is_none()))
+        }
+        Command::Mounts { all_namespaces } => {
+            let scope = if all_namespaces { Scope::Cluster } else { Scope::Namespace(&observer.namespace) };
+            let snapshot = Box::pin(observer.snapshot(scope)).await;
+            // Without these there is nothing to show, which is not the same as nothing.
+            if let Some(error) = snapshot.unreadable.get(&Readable::Attachments) {
+                return Err(PluginError::Read { what: Readable::Attachments.as_str(), error: error.clone() });
+            }
+            let found = mounts(&snapshot, Some(observer.namespace.as_str()).filter(|_| !all_namespaces));
+            print(format, &found, || output::mounts(&found, snapshot.now, all_namespaces))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Doctor { inside } => {
+            let (_, _, report) = Box::pin(doctor(&observer, &cluster, &inside)).await;
+            print(format, &report, || output::doctor(&report))?;
+            let unknown = report.healthy && !report.complete;
+            Ok(if unknown { ExitCode::from(TROUBLE) } else { exit_code(report.healthy) })
+        }
+        Command::SupportBundle { file, inside } => {
+            let (snapshot, examined, report) = Box::pin(doctor(&observer, &cluster, &inside)).await;
+            let scrubber = Scrubber::new(&observer.secret_values(&snapshot).await);
+            let mounts = mounts(&snapshot, None);
+            let found = Found { snapshot: &snapshot, examined: &examined, report: &report, mounts: &mounts };
+            let files = bundle::collect(&observer.client, &scrubber, &found).await;
+            let time = snapshot.now.strftime("%Y-%m-%dT%H-%M-%SZ");
+            let path = file.unwrap_or_else(|| format!("s3-csi-support-{time}.tar").into());
+            bundle::write(&path, &files, snapshot.now.as_second())?;
+            let summary = serde_json::json!({"file": path, "files": files.len()});
+            let text = format!(
+                "Wrote {} files to {}. Look through it before you pass it on.\n",
+                files.len(),
+                path.display()
+            );
+            print(format, &summary, || text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::SelfCheck { .. } => Ok(ExitCode::SUCCESS),
+    }
+}
+
+async fn doctor(
+    observer: &Observer,
+    cluster: &ClusterFlags,
+    inside: &InsideFlags,
+) -> (Snapshot, Examined, Report) {
+    let snapshot = Box::pin(observer.snapshot(Scope::Cluster)).await;
+    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let mut examined = Examined::default();
+    if let Some(installation) = &installation {
+        examined.rights = Some(rights::review(&observer.client, &rights::needed(installation)).await);
+    }
+    if !inside.no_exec {
+        let authorities = match &installation {
+            Some(installation) => observer.authorities(installation).await,
+            None => None,
+        };
+        examined.inside = Some(ask_all(cluster, inside, &snapshot, authorities.as_deref()).await);
+    }
+    let report = examine(&snapshot, &examined);
+    (snapshot, examined, report)
+}
+
+fn exit_code(is_well: bool) -> ExitCode {
+    if is_well { ExitCode::SUCCESS } else { ExitCode::from(WRONG) }
+}
+
+fn print(format: Format, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), PluginError> {
+    let text = match format {
+        Format::Table => text(),
+        Format::Json => serde_json::to_string_pretty(value).unwrap_or_default() + "\n",
+    };
+    // A reader that has seen enough, like `head`, is not an error.
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(PluginError::Print(error)),
+        _ => Ok(()),
+    }
+}

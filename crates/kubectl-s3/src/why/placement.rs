@@ -1,0 +1,153 @@
+//! The links in between: keys, node, node service.
+
+use contract::authentication::AuthenticationSource;
+use contract::names::DRIVER;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::storage::v1::CSINode;
+use kube::ResourceExt as _;
+
+use super::link::{Outcome, Stop};
+use super::subject::Subject;
+use crate::installation::{Installation, NODE_SERVICE};
+use crate::readable::Readable;
+use crate::secret::{SecretName, SecretState};
+use crate::snapshot::Snapshot;
+use crate::volume::VolumeFacts;
+use crate::workload::{self, condition, is_ready, start_failure};
+
+pub(super) fn keys(snapshot: &Snapshot, volume: &VolumeFacts) -> Outcome {
+    let Ok(meaning) = &volume.meaning else { return Outcome::unknown("", "") };
+    if meaning.anonymous {
+        return Outcome::pass("", "none: requests are not signed (no-sign-request)");
+    }
+    match (meaning.source, &volume.secret) {
+        (AuthenticationSource::Pod, _) => Outcome::pass("", "the workload's own identity"),
+        (AuthenticationSource::Secret, Some(name)) => {
+            secret(snapshot, name, "the volume", "`nodePublishSecretRef` of the PersistentVolume")
+        }
+        (AuthenticationSource::Secret, None) => Outcome::unknown("", "no Secret is named"),
+        (AuthenticationSource::Driver, _) => {
+            let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+            // The node service's are those that mount.
+            let name = installation.and_then(|it| driver_keys(snapshot, &it));
+            match name {
+                Some(name) => secret(snapshot, &name, "the driver", "`s3CredentialSecret` of the chart"),
+                None => Outcome::unknown("", "the driver's own; its installation is not readable"),
+            }
+        }
+    }
+}
+
+/// The Secret that the node service has its keys from.
+fn driver_keys(snapshot: &Snapshot, whole: &Installation) -> Option<SecretName> {
+    let node_service = Installation::of(&[], &snapshot.daemon_sets);
+    node_service.as_ref().unwrap_or(whole).keys.keys().next().cloned()
+}
+
+fn secret(snapshot: &Snapshot, name: &SecretName, whose: &str, field: &str) -> Outcome {
+    let SecretName { namespace, name: short } = name;
+    let stop = |reason: &str, message: String, remedy: String| {
+        let command = format!("kubectl describe secret -n {namespace} {short}");
+        Outcome::Stops(Stop { object: name.to_string(), reason: reason.to_owned(), message, remedy, command })
+    };
+    match snapshot.secrets.get(name) {
+        Some(SecretState::Usable) => Outcome::pass(name.to_string(), format!("keys of {whose}")),
+        Some(SecretState::Missing) => stop(
+            "SecretMissing",
+            format!("Secret {name} with the keys of {whose} does not exist"),
+            format!("create it with `access_key_id` and `secret_access_key`, or correct {field}"),
+        ),
+        Some(SecretState::Invalid(error)) => stop(
+            "SecretInvalid",
+            error.clone(),
+            format!("correct Secret {name}; the kubelet tries again by itself"),
+        ),
+        Some(SecretState::Unreadable(_)) | None => Outcome::unknown(name.to_string(), "not readable"),
+    }
+}
+
+pub(super) fn node(subject: Subject<'_>) -> Outcome {
+    let pod = subject.pod;
+    let describe = format!("kubectl describe pod -n {} {}", subject.namespace(), pod.name_any());
+    let Some(name) = workload::node(pod) else {
+        let (_, reason, message) = condition(pod, "PodScheduled").unwrap_or_default();
+        let reason = if reason.is_empty() { "Unscheduled" } else { reason };
+        return Outcome::Stops(Stop {
+            object: String::new(),
+            reason: reason.to_owned(),
+            message: format!("the pod has no node yet: {message}"),
+            remedy: "make room, or correct what the scheduler names".to_owned(),
+            command: describe,
+        });
+    };
+    match subject.snapshot.node(name) {
+        None if !subject.snapshot.is_readable(Readable::Nodes) => Outcome::unknown(name, "not readable"),
+        None => Outcome::Stops(Stop {
+            object: name.to_owned(),
+            reason: "NodeMissing".to_owned(),
+            message: format!("node {name} does not exist"),
+            remedy: "delete the pod, so that it is scheduled again".to_owned(),
+            command: "kubectl get nodes".to_owned(),
+        }),
+        Some(node) if !is_node_ready(node) => Outcome::Stops(Stop {
+            object: name.to_owned(),
+            reason: "NodeNotReady".to_owned(),
+            message: format!("node {name} is not ready"),
+            remedy: "its kubelet does not report: repair the node, or move the pod".to_owned(),
+            command: format!("kubectl describe node {name}"),
+        }),
+        Some(_) => Outcome::pass(name, "ready"),
+    }
+}
+
+pub(crate) fn is_node_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_ref());
+    conditions.into_iter().flatten().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Whether the kubelet of the node knows the driver.
+pub(crate) fn is_registered(csi_node: &CSINode) -> bool {
+    csi_node.spec.drivers.iter().any(|driver| driver.name == DRIVER)
+}
+
+pub(super) fn node_service(subject: Subject<'_>) -> Outcome {
+    let snapshot = subject.snapshot;
+    let Some(node) = workload::node(subject.pod) else { return Outcome::unknown("", "") };
+    if !snapshot.is_readable(Readable::DriverPods) {
+        return Outcome::unknown(NODE_SERVICE, "not readable");
+    }
+    let on_node = |pod: &&Pod| workload::node(pod) == Some(node);
+    let Some(pod) = snapshot.node_services.iter().find(on_node) else {
+        return Outcome::Stops(Stop {
+            object: String::new(),
+            reason: "NodeServiceMissing".to_owned(),
+            message: format!("no node service of the driver runs on node {node}"),
+            remedy: "let its DaemonSet onto the node: `node.tolerations`, `node.nodeSelector` and `node.affinity` of the chart"
+                .to_owned(),
+            command: format!("kubectl get daemonset -A --field-selector metadata.name={NODE_SERVICE}"),
+        });
+    };
+    let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
+    if !is_ready(pod) {
+        let why =
+            start_failure(pod).map_or_else(|| "it is not ready".to_owned(), |failure| failure.to_string());
+        return Outcome::Stops(Stop {
+            object: name.clone(),
+            reason: "NodeServiceNotReady".to_owned(),
+            message: format!("the node service {namespace}/{name} on node {node} does not work: {why}"),
+            remedy: "see its log; mounts that are there stay, new ones wait".to_owned(),
+            command: format!("kubectl logs -n {namespace} {name}"),
+        });
+    }
+    let registered = snapshot.csi_nodes.iter().find(|it| it.name_any() == node).is_some_and(is_registered);
+    if !registered && snapshot.is_readable(Readable::CsiNodes) {
+        return Outcome::Stops(Stop {
+            object: name.clone(),
+            reason: "DriverNotRegistered".to_owned(),
+            message: format!("the kubelet of node {node} does not know the driver {DRIVER}"),
+            remedy: "check `node.kubeletPath` of the chart, and the log of the node service".to_owned(),
+            command: format!("kubectl logs -n {namespace} {name}"),
+        });
+    }
+    Outcome::pass(name, "ready, registered with the kubelet")
+}

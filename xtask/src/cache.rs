@@ -1,4 +1,4 @@
-//! Where everything is kept that is too dear to make again: programs, images and the state of running clusters.
+//! The cache: programs and images that take long to build, and the state of running clusters.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -16,19 +16,19 @@ impl Cache {
         let root = set("S3_CSI_CACHE")
             .or_else(|| set("XDG_CACHE_HOME").map(|dir| dir.join("s3-csi")))
             .or_else(|| set("HOME").map(|dir| dir.join(".cache/s3-csi")))
-            .context("no place for the cache: set S3_CSI_CACHE or HOME")?;
+            .context("no directory for the cache: set S3_CSI_CACHE or HOME")?;
         std::fs::create_dir_all(&root)
             .with_context(|| format!("cannot create the cache {}", root.display()))?;
-        // One spelling of the path: the node's processes are recognised by it.
+        // Canonical, because the node's processes are identified by this path.
         Ok(Self(root.canonicalize()?))
     }
 
-    /// The cache that this cluster's folder lies in.
+    /// The cache that contains this cluster's folder.
     pub fn containing(cluster: &Path) -> Option<Self> {
         Some(Self(cluster.parent()?.parent()?.to_owned()))
     }
 
-    /// What Go keeps between builds, so that one folder holds all that a person may want to remove.
+    /// Go's own caches. They are below the cache, so that one folder is all there is to remove.
     pub fn go(&self) -> PathBuf {
         self.0.join("go")
     }
@@ -45,12 +45,12 @@ impl Cache {
         self.0.join("clusters")
     }
 
-    /// Cargo's output for what is built on behalf of a command, so that a fresh clone compiles only what changed.
+    /// Cargo's output for builds by xtask, shared by clones, so that a new clone compiles only what changed.
     pub fn target(&self) -> PathBuf {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.0.join("target"), PathBuf::from)
     }
 
-    /// Before anything of ours is compiled.
+    /// To be called before our own code is compiled.
     pub fn adopt(&self, checkout: &Path) -> Result<()> {
         adopt(&self.target(), checkout)
     }
@@ -60,8 +60,9 @@ impl Cache {
     }
 }
 
-/// Cargo tells what has changed by times alone, and its output does not say which checkout it was made from: an edit that is
-/// older than another clone's build would be missed. So when checkouts take turns, everything in ours is new.
+/// Cargo detects changes by modification time alone, and its output does not record the checkout it was built from, so it
+/// would miss an edit that is older than another clone's build. When another checkout built last, all files of this one are
+/// therefore marked as new.
 fn adopt(target: &Path, checkout: &Path) -> Result<()> {
     let record = target.join("checkout");
     if std::fs::read(&record).is_ok_and(|last| last == checkout.as_os_str().as_bytes()) {

@@ -15,12 +15,13 @@ use crate::command::tail;
 use crate::process::{Line, Process};
 use crate::progress::{Meter, metered, say};
 
-/// Ten minutes on two cores; the rest is for slower ones that have other work.
+/// Ten minutes on two cores; the rest is for slower or busy machines.
 const BUILD_WITHIN: Duration = Duration::from_mins(90);
 
-/// (package, program): what is shipped. The set of packages decides the features of what they have in common.
+/// (package, program): what is shipped. The set of packages determines the features of shared dependencies.
 const SHIPPED: &[(&str, &str)] = &[
     ("controller", "s3-csi-controller"),
+    ("kubectl-s3", "kubectl-s3"),
     ("mounter", "s3-csi-mounter"),
     ("mountpoint", "s3-csi-mountpoint"),
     ("node", "s3-csi-node"),
@@ -37,7 +38,7 @@ pub struct TestProgram {
     pub package: PathBuf,
 }
 
-/// What a build has made, and how often the compiler had something to say about our own code.
+/// The result of a build, and the number of warnings about our own code.
 #[derive(Debug, Default)]
 pub struct Built {
     pub tests: Vec<TestProgram>,
@@ -48,8 +49,8 @@ pub struct Built {
 pub fn cargo(cache: &Cache) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(checkout()).env("CARGO_TARGET_DIR", cache.target());
-    // `cargo run` tells xtask which package it is. Build scripts of dependencies look at that, too, and would be run again, with
-    // all that depends on them, whenever Cargo was last called without.
+    // `cargo run` sets variables that name the package. Build scripts of dependencies read them, too, and would run again,
+    // with everything that depends on them, whenever Cargo was last called without these variables.
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")) {
         command.env_remove(name);
@@ -71,7 +72,7 @@ pub fn mountpoint_tests(cache: &Cache) -> Result<Built> {
     build("compiling and linting the mount process's tests", shipped_set(&mut command))
 }
 
-/// What images are made of; returns the folder of the programs.
+/// Builds the programs of the images and returns their folder.
 pub fn shipped(cache: &Cache) -> Result<PathBuf> {
     shipped_from(cache, checkout(), &cache.target())
 }
@@ -88,12 +89,26 @@ pub fn shipped_from(cache: &Cache, checkout: &Path, target: &Path) -> Result<Pat
 /// Controller, node and mounter of another version from a copy of the checkout, with the dependencies of the tests.
 pub fn unoptimised_from(cache: &Cache, checkout: &Path) -> Result<PathBuf> {
     let mut command = cargo(cache);
-    // Not `--locked`: our own version in the lock file is another one.
+    // Not `--locked`, because the lock file has our original version.
     command.args(["build", "--offline"]).current_dir(checkout);
     let programs = SHIPPED.iter().filter(|(package, _)| *package != "mountpoint");
     command.args(programs.flat_map(|(_, program)| ["--bin", program]));
     build("compiling another version", tested_set(&mut command))?;
     Ok(cache.target().join("debug"))
+}
+
+/// The kubectl plugin for people's own machines: without shared libraries, so that it runs on any Linux of its architecture.
+pub fn plugin(cache: &Cache) -> Result<PathBuf> {
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = cargo(cache);
+    release(cache, &mut command, "build").args(["--package", "kubectl-s3", "--bin", "kubectl-s3"]);
+    command.env(
+        "CARGO_ENCODED_RUSTFLAGS",
+        format!("{}\x1f-Ctarget-feature=+crt-static", remapped(&cargo_home())),
+    );
+    // With a target, Cargo compiles macros, which are always shared libraries, without that flag.
+    build("compiling the plugin", command.args(["--target", &host]))?;
+    Ok(cache.target().join(host).join("release/kubectl-s3"))
 }
 
 /// The program of the benchmarks; returns its folder.
@@ -113,28 +128,37 @@ fn shipped_set(command: &mut Command) -> &mut Command {
     command.args(SHIPPED.iter().flat_map(|(package, _)| ["--package", package]))
 }
 
-/// Compiles our own crates with clippy, which is the compiler with more to say. `cargo clippy` would go through every
-/// dependency once more, only to check it.
+/// Compiles our own crates with clippy, which is the compiler with more lints. `cargo clippy` would check every dependency
+/// once more.
 fn lint(command: &mut Command) -> &mut Command {
     command.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
 }
 
-/// The same bytes wherever Cargo keeps its sources and its output, where the C libraries' headers are copied to. The
-/// checkout's own path is not in them, and must not be in the flags: each clone would compile every crate anew.
+/// Makes builds reproducible, wherever Cargo keeps its sources and its output, to which the headers of the C libraries are
+/// copied. The checkout's own path is not in the programs and must not be in the flags, because each clone would then
+/// compile every crate again.
 fn release<'a>(cache: &Cache, command: &'a mut Command, verb: &str) -> &'a mut Command {
-    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default();
-    command.env("CARGO_ENCODED_RUSTFLAGS", format!("--remap-path-prefix={}=/cargo", home.display()));
+    let home = cargo_home();
+    command.env("CARGO_ENCODED_RUSTFLAGS", remapped(&home));
     let places = [(home, "/cargo"), (cache.target(), "/target")];
     let remap = places.map(|(from, to)| format!("-ffile-prefix-map={}={to}", from.display())).join(" ");
     command.env("CFLAGS", &remap).env("CXXFLAGS", &remap).args([verb, "--release", "--locked"])
 }
 
-/// Shows how far Cargo is, and what the compiler says about our code.
+fn cargo_home() -> PathBuf {
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).unwrap_or_default()
+}
+
+fn remapped(home: &Path) -> String {
+    format!("--remap-path-prefix={}=/cargo", home.display())
+}
+
+/// Shows Cargo's progress and the compiler's messages about our code.
 fn build(what: &str, command: &mut Command) -> Result<Built> {
     let format = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
     command.args(["--message-format", format]).stderr(Stdio::piped());
-    // Cargo shows its progress to terminals only, or when it is asked to; then it wants to know how wide.
+    // Cargo shows its progress only on terminals, or on request; then it needs a width.
     command.env("CARGO_TERM_PROGRESS_WHEN", "always").env("CARGO_TERM_PROGRESS_WIDTH", "100");
     command.env("CARGO_TERM_COLOR", "never");
     metered(what, "crates", |meter| {
@@ -152,7 +176,7 @@ fn build(what: &str, command: &mut Command) -> Result<Built> {
             Some(status) => bail!("cargo: {status}\n{}", tail(&errors)),
             None => {
                 cargo.kill();
-                bail!("cargo did not end within {} min\n{}", BUILD_WITHIN.as_secs() / 60, tail(&errors))
+                bail!("cargo timed out after {} min\n{}", BUILD_WITHIN.as_secs() / 60, tail(&errors))
             }
         }
     })
@@ -163,7 +187,7 @@ impl Built {
     fn read(&mut self, message: &str) {
         let Ok(message) = serde_json::from_str::<Value>(message) else { return };
         match message["reason"].as_str() {
-            // Of dependencies, Cargo passes nothing on.
+            // Cargo passes on no messages about dependencies.
             Some("compiler-message") => {
                 say(message["message"]["rendered"].as_str().unwrap_or_default());
                 self.warnings += 1;

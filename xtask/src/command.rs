@@ -1,4 +1,4 @@
-//! Running other programs, with failures that can be acted on.
+//! Runs other programs, with errors that show their output.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 /// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
 const TAIL_LINES: usize = 25;
 
-/// Runs to the end; on failure the error holds the last lines of what the program wrote.
+/// Runs to the end; on failure the error has the last lines of the program's output.
 pub fn run(command: &mut Command) -> Result<()> {
     capture(command).map(drop)
 }
@@ -27,7 +27,7 @@ pub fn capture(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// Runs with this process's own input and output, and ends as it ended: it has said the rest itself.
+/// Runs with this process's own input and output, and returns its exit code. The program prints its own errors.
 pub fn relay(command: &mut Command) -> Result<ExitCode> {
     let line = describe(command);
     let status = command.status().with_context(|| format!("cannot start {line}"))?;

@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::Result;
 
-/// What is made here, not kept here.
+/// Build output, which is not copied.
 const LEFT_OUT: &[&str] = &[".git", "target"];
 
-/// Makes `to` the same as `from`. A file that is the same already keeps its time, so that Cargo compiles only what has changed.
+/// Makes `to` equal to `from`. Unchanged files keep their modification time, so that Cargo compiles only what changed.
 pub fn mirror(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     let wanted = names(from)?;

@@ -1,4 +1,4 @@
-//! What the machine itself must have: Debian packages and the two toolchains.
+//! Requirements of the machine: Debian packages and the two toolchains.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use crate::command::{capture, on_path, run};
 use crate::progress::step;
 
-/// (package, a program or file that only it brings, what it is for)
+/// (package, a program or file that it provides, what it is for)
 const PACKAGES: &[(&str, &str, &str)] = &[
     ("busybox-static", "/bin/busybox", "shell of the test image, pause process of pods"),
     ("ca-certificates", "/etc/ssl/certs/ca-certificates.crt", "trusted authorities of the images"),
@@ -29,10 +29,10 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("util-linux", "nsenter", "enters the node's namespaces"),
 ];
 
-/// Kubernetes 1.36's own go.mod asks for it.
+/// Required by the go.mod of Kubernetes 1.36.
 const GO: (u32, u32) = (1, 26);
 
-/// Installs what is missing, in one call. Without root, or where there is no apt-get, says what to install.
+/// Installs missing packages in one call. Without root or apt-get, fails and names them.
 pub fn ensure_packages() -> Result<()> {
     let missing: Vec<&str> =
         PACKAGES.iter().filter(|(_, file, _)| !present(file)).map(|(name, ..)| *name).collect();
@@ -46,7 +46,7 @@ pub fn ensure_packages() -> Result<()> {
             .map(|(name, file, purpose)| format!("  {name} (provides {file}: {purpose})"))
             .collect();
         bail!(
-            "these programs are missing and only root on Debian can have them installed here; please install:\n{}",
+            "required programs are missing, and only root on Debian can install them automatically; install:\n{}",
             list.join("\n")
         );
     }
@@ -59,15 +59,15 @@ pub fn ensure_packages() -> Result<()> {
         };
         let mut install = vec!["install", "--yes", "--no-install-recommends"];
         install.extend(&missing);
-        // The lists may be missing or old on a fresh machine; they are fetched only when the first try says so.
+        // On a new machine the package lists may be missing or outdated. They are fetched only after a first failure.
         apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
     })
 }
 
-/// The node needs namespaces, mounts and cgroups of its own.
+/// The node needs its own namespaces, mounts and cgroups.
 pub fn ensure_root() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("a Kubernetes node needs root: run this command as root");
+        bail!("not running as root: a Kubernetes node needs root; run this command as root");
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ pub fn ensure_go() -> Result<()> {
     let printed = capture(Command::new("go").arg("version")).with_context(|| wanted.clone())?;
     match go_version(&printed) {
         Some(found) if found >= GO => Ok(()),
-        _ => bail!("{wanted}, but `go version` says: {}", printed.trim()),
+        _ => bail!("{wanted}, but `go version` printed: {}", printed.trim()),
     }
 }
 

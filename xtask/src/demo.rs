@@ -1,4 +1,4 @@
-//! The main job, shown: from nothing to a bucket that two pods share as a volume.
+//! The demo: from nothing to a bucket that two pods share as a volume.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::{driver, ground};
 
 const BUCKET: &str = "my-bucket";
 const KEY: &str = "hello.txt";
-/// Both pods run by then.
+/// How long the reader may take after both pods are running.
 const READS_WITHIN: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
@@ -26,29 +26,29 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     step("cluster and S3 server", || cluster.up(Plan { kubernetes, ..Plan::default() }))?;
     let kubectl = |arguments: &[&str]| capture(cluster.kubectl()?.args(arguments));
     let manifest = checkout().join("examples/static.yaml");
-    let manifest = manifest.to_str().context("the path of the checkout is not text")?;
-    step("what an earlier demo left is removed", || {
+    let manifest = manifest.to_str().context("the path of the checkout is not valid UTF-8")?;
+    step("remove the objects of an earlier demo", || {
         kubectl(&["delete", "--filename", manifest, "--ignore-not-found", "--timeout=60s"])
     })?;
     step("helm install", || driver::install(&cluster, &[]))?;
     if runs_already {
-        step("the programs as they are built now", || driver::restart(&cluster))?;
+        step("restart the driver with the new images", || driver::restart(&cluster))?;
     }
-    step("bucket `my-bucket`, empty", || empty_bucket(&cluster))?;
+    step("create the empty bucket `my-bucket`", || empty_bucket(&cluster))?;
     step("kubectl apply -f examples/static.yaml", || kubectl(&["apply", "--filename", manifest]))?;
     let wait = |pod: &str| {
         kubectl(&["wait", &format!("pod/{pod}"), "--for=condition=Ready", "--timeout=120s"]).map(drop)
     };
-    step("the writer runs", || wait("writer"))?;
-    step("the reader runs", || wait("reader"))?;
-    let read = step("the reader has read what the writer wrote", || {
+    step("wait for the writer", || wait("writer"))?;
+    step("wait for the reader", || wait("reader"))?;
+    let read = step("wait until the reader has read the writer's file", || {
         let deadline = Instant::now() + READS_WITHIN;
         loop {
             let said = kubectl(&["logs", "reader"])?;
             if said.contains("hello") {
                 return Ok(said);
             }
-            anyhow::ensure!(Instant::now() < deadline, "the reader has said only: {said}");
+            anyhow::ensure!(Instant::now() < deadline, "the reader did not read the file; its log: {said}");
             std::thread::sleep(LOOK_EVERY);
         }
     })?;
@@ -57,16 +57,16 @@ pub fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     show("kubectl get pods -n mount-s3", &kubectl(&["get", "pods", "--namespace", "mount-s3"])?);
     show("kubectl logs reader", &read);
     show(
-        &format!("the object, as the S3 server has it: s3://{BUCKET}/{KEY}"),
+        &format!("the object on the S3 server: s3://{BUCKET}/{KEY}"),
         &capture(s3(&cluster)?.args(["get", BUCKET, KEY]))?,
     );
-    println!("\nDone in {:.0} s. The cluster is yours; try:\n", began.elapsed().as_secs_f64());
+    println!("\nDone in {:.0} s. The cluster keeps running. Try:\n", began.elapsed().as_secs_f64());
     println!("    cargo xtask cluster kubectl exec writer -- ls -l /data");
     println!("    echo hello | cargo xtask s3 put - {BUCKET} from-outside.txt");
     println!("    cargo xtask cluster kubectl exec reader -- cat /data/from-outside.txt");
     println!("    cargo xtask cluster kubectl describe s3pa");
-    println!("    cargo xtask cluster exec sh           # a shell inside the node");
-    println!("\nand stop it with:\n\n    cargo xtask cluster down");
+    println!("    cargo xtask cluster exec sh           # a shell on the node");
+    println!("\nStop it with:\n\n    cargo xtask cluster down");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! The driver on a cluster as its users install it: a Secret with keys, and Helm.
+//! Installs the driver as users do: with a Secret and Helm.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +13,7 @@ use crate::s3;
 pub const NAMESPACE: &str = "kube-system";
 /// The Secret with the driver's own keys.
 pub const KEYS: &str = "s3-secret";
-/// Our images, which are on the node already; and what some stories need.
+/// Our images, which are already on the node, and values that some tests need.
 const USUAL: &[&str] = &[
     "image.repository=s3-csi.test/driver,image.tag=dev,image.pullPolicy=Never",
     "mountpointPod.image.repository=s3-csi.test/mounter",
@@ -21,8 +21,8 @@ const USUAL: &[&str] = &[
     "podIdentity.enabled=true",
 ];
 
-/// Installs, or changes what is installed: for the cluster's S3 server and as `alice`, unless `values` say otherwise.
-/// Returns when the pods are ready.
+/// Installs or upgrades the driver, for the cluster's S3 server and with Alice's keys unless `values` override them. Returns
+/// when the pods are ready.
 pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
     let kubectl =
         |arguments: &[&str]| capture(cluster.kubectl()?.args(["--namespace", NAMESPACE]).args(arguments));
@@ -41,12 +41,12 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         .args(["--wait", "--timeout=300s"]))
 }
 
-/// As the page on installation says; returns when the objects of the chart are gone.
+/// Uninstalls as documented; returns when the objects of the chart are gone.
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
     run(helm(cluster)?.args(["uninstall", "s3-csi", "--wait", "--timeout=120s"]))
 }
 
-/// Has the programs started again: images that were built anew have the same name, and nothing else would.
+/// Restarts the programs, because rebuilt images have the same name and Helm would not restart them.
 pub fn restart(cluster: &Cluster) -> Result<()> {
     let kubectl = |arguments: &[&str]| {
         run(cluster.kubectl()?.args(["--namespace", NAMESPACE, "rollout"]).args(arguments))
@@ -56,7 +56,7 @@ pub fn restart(cluster: &Cluster) -> Result<()> {
     programs.iter().try_for_each(|program| kubectl(&["status", program, "--timeout=300s"]))
 }
 
-/// What the values of `file`, and `values`, which win, would install, as YAML.
+/// Renders the chart with the values of `file` and with `values`, which take precedence, as YAML.
 pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result<String> {
     let mut command = helm(cluster)?;
     command.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi"));
@@ -69,7 +69,7 @@ pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result
 /// `helm` inside the node, for the driver's namespace.
 fn helm(cluster: &Cluster) -> Result<Command> {
     let mut command = cluster.command(cluster.programs()?.tool("helm"))?;
-    // A home of its own: what helm keeps belongs to the cluster.
+    // Helm's own files belong to the cluster.
     command.env("KUBECONFIG", cluster.kubeconfig()).env("HOME", cluster.dir());
     command.args(["--namespace", NAMESPACE]);
     Ok(command)

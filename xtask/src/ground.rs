@@ -1,4 +1,4 @@
-//! Everything a cluster is made of, from package registries to images: what each command does first.
+//! Builds what a cluster consists of, from package registries to images. Each command does this first.
 
 use anyhow::{Context as _, Result};
 
@@ -7,13 +7,13 @@ use crate::debian;
 use crate::image;
 use crate::programs::{Kubernetes, Programs, Purpose};
 
-/// For a cluster that somebody uses.
+/// For the demo and for `cluster up`.
 pub fn prepare(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     prepare_with(cache, kubernetes, Purpose::Cluster, || Ok(()))
 }
 
-/// And for what else there is to compile. Go and Cargo work at the same time: each of them has minutes in which one large
-/// package keeps all others waiting.
+/// The same with additional builds. Go and Cargo run at the same time, because each spends minutes on a single large
+/// package.
 pub fn prepare_with<T: Send>(
     cache: &Cache,
     kubernetes: Kubernetes,
@@ -23,13 +23,13 @@ pub fn prepare_with<T: Send>(
     debian::ensure_packages()?;
     debian::ensure_root()?;
     if !Programs::are_built(cache, kubernetes, purpose)? {
-        // Before minutes of other work, not after them.
+        // Checked before minutes of other work.
         debian::ensure_go()?;
     }
     std::thread::scope(|scope| {
         let programs = scope.spawn(|| Programs::ensure(cache, kubernetes, purpose));
         let compiled = image::build_all(cache).and_then(|_| compile());
-        programs.join().ok().context("the thread that runs Go ended")??;
+        programs.join().ok().context("the thread that runs Go panicked")??;
         compiled
     })
 }

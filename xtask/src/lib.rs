@@ -1,5 +1,5 @@
-//! The ground the project stands on: a real Kubernetes node, a real S3 server and images, each from package
-//! registries alone. `main.rs` turns these modules into commands; the suites in `tests/` use them directly.
+//! The test environment: a real Kubernetes node, a real S3 server and images, built from package registries only.
+//! `main.rs` turns these modules into commands; the suites in `tests/` use them directly.
 
 pub mod bench;
 pub mod cache;

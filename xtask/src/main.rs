@@ -1,4 +1,4 @@
-//! `cargo xtask …`: everything one does with this project.
+//! `cargo xtask …`: the commands for building, running, testing and measuring the project.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -7,95 +7,141 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use xtask::cache::Cache;
-use xtask::cluster::{self, Cluster, Plan, State};
+use xtask::cluster::{self, Boot, Cluster, Node, Plan, State};
 use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::progress::step;
 use xtask::s3::{self, Account};
-use xtask::{bench, debian, demo, ground, image, test, testpod};
+use xtask::{bench, cargo, debian, demo, ground, image, test, testpod};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
 #[command(bin_name = "cargo xtask")]
 enum Xtask {
-    /// Show the project at work: from nothing to a pod that uses the S3 server.
+    /// Start a cluster, install the driver and mount a bucket in two pods.
     Demo(Release),
-    /// Run every test, or one suite of them.
+    /// Run all tests, or one suite.
     Test(test::Wanted),
-    /// Measure; the figures also go to target/bench/NAME.json.
+    /// Run a benchmark; the figures are also written to target/bench/NAME.json.
     Bench(bench::Wanted),
-    /// The Kubernetes node that the demo and the tests stand on.
+    /// Manage the Kubernetes node that the demo and the tests use.
     #[command(subcommand)]
     Cluster(ClusterCommand),
-    /// Play with the S3 server of a running cluster.
+    /// Use the S3 server of a running cluster.
     S3(S3Arguments),
     /// Build the release programs and the images.
     Image(ImageArguments),
-    /// Write anew what is generated and committed.
+    /// Build the kubectl plugin without shared libraries.
+    Plugin,
+    /// Regenerate the generated files that are committed.
     Gen,
     #[command(name = cluster::INIT, hide = true)]
-    Init { dir: PathBuf },
+    Init { dir: PathBuf, node: Option<String> },
     #[command(hide = true)]
     Testpod { bucket: String, key: String },
 }
 
 #[derive(Args)]
 struct Release {
-    /// Which Kubernetes to run.
+    /// Kubernetes release to run.
     #[arg(long, value_enum, default_value_t)]
     kubernetes: Kubernetes,
 }
 
 #[derive(Args)]
 struct Name {
-    /// Which cluster; the tests use `test`.
+    /// Name of the cluster; each suite has its own, such as `test-cluster`.
     #[arg(long, default_value = cluster::DEFAULT_NAME, value_parser = cluster::name)]
     name: String,
 }
 
 #[derive(Subcommand)]
 enum ClusterCommand {
-    /// Start it; harmless when it runs.
+    /// Start the cluster; does nothing if it is running.
     Up {
         #[command(flatten)]
         name: Name,
         #[command(flatten)]
         release: Release,
+        /// Number of nodes; the first runs the control plane.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=i64::from(cluster::MOST_NODES)))]
+        nodes: u8,
     },
-    /// Stop it and remove everything it made.
+    /// Stop the cluster and remove everything it created.
     Down {
         #[command(flatten)]
         name: Name,
-        /// Every cluster of the cache, those of tests and benchmarks that were cut off included.
+        /// All clusters of the cache, including those of interrupted tests and benchmarks.
         #[arg(long)]
         all: bool,
     },
-    /// Say what runs.
+    /// Show whether the cluster is running.
     Status {
         #[command(flatten)]
         name: Name,
     },
-    /// Run kubectl as its administrator.
+    /// Run kubectl as cluster administrator.
     Kubectl {
         #[command(flatten)]
         name: Name,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         arguments: Vec<OsString>,
     },
-    /// Run any command inside the node.
+    /// Power a node other than the first off or on, or drain it.
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Run a command on a node.
     Exec {
         #[command(flatten)]
         name: Name,
+        /// Name of the node (default: the first).
+        #[arg(long)]
+        node: Option<String>,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
         command: Vec<OsString>,
     },
+}
+
+#[derive(Subcommand)]
+enum NodeCommand {
+    /// Simulate a power cut: kill all processes of the node at once and keep its disk.
+    Stop {
+        #[command(flatten)]
+        name: Name,
+        node: String,
+    },
+    /// Start the node again and wait until it is ready.
+    Start {
+        #[command(flatten)]
+        name: Name,
+        node: String,
+        /// Start with an empty disk, like another machine of the same name.
+        #[arg(long)]
+        as_new: bool,
+        /// Taint (`KEY:EFFECT`) from the moment the node joins; no effect on a node that is already registered.
+        #[arg(long)]
+        taint: Vec<String>,
+    },
+    /// Cordon the node and evict its workloads; `kubectl uncordon` undoes the cordon.
+    Drain {
+        #[command(flatten)]
+        name: Name,
+        node: String,
+    },
+}
+
+impl NodeCommand {
+    fn name(&self) -> &str {
+        let (Self::Stop { name, .. } | Self::Start { name, .. } | Self::Drain { name, .. }) = self;
+        &name.name
+    }
 }
 
 #[derive(Args)]
 struct S3Arguments {
     #[command(flatten)]
     name: Name,
-    /// Whose buckets: root, alice or bob.
+    /// Account to use: root, alice or bob.
     #[arg(long = "as", default_value = "alice")]
     account: String,
     #[command(subcommand)]
@@ -108,19 +154,19 @@ enum S3Verb {
     Ls { bucket: Option<String> },
     /// Create a bucket.
     Mb { bucket: String },
-    /// Remove an empty bucket.
+    /// Delete an empty bucket.
     Rb { bucket: String },
     /// Store a file (or `-`, standard input) as an object.
     Put { file: PathBuf, bucket: String, key: String },
     /// Print an object.
     Get { bucket: String, key: String },
-    /// Remove an object.
+    /// Delete an object.
     Rm { bucket: String, key: String },
 }
 
 #[derive(Args)]
 struct ImageArguments {
-    /// Only write the files of this image into a folder, for the Dockerfile.
+    /// Only write the files of this image into the folder `--rootfs`, for the Dockerfile.
     #[arg(long, requires = "rootfs")]
     only: Option<String>,
     #[arg(long, requires = "only")]
@@ -140,7 +186,9 @@ fn main() -> ExitCode {
 fn run(command: Xtask) -> Result<ExitCode> {
     // These two run where there is no cache.
     match &command {
-        Xtask::Init { dir } => return cluster::run_init(dir).map(|()| ExitCode::SUCCESS),
+        Xtask::Init { dir, node } => {
+            return cluster::run_init(dir, node.as_deref()).map(|()| ExitCode::SUCCESS);
+        }
         Xtask::Testpod { bucket, key } => return testpod::get(bucket, key).map(|()| ExitCode::SUCCESS),
         _ => {}
     }
@@ -155,6 +203,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
         Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder) }) => {
             image::unpack(&cache, &name, &folder)?;
         }
+        Xtask::Plugin => println!("{}", cargo::plugin(&cache)?.display()),
         Xtask::Gen => test::generate(&cache)?,
         Xtask::Image(_) => {
             debian::ensure_packages()?;
@@ -169,9 +218,9 @@ fn run(command: Xtask) -> Result<ExitCode> {
 
 fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
     match command {
-        ClusterCommand::Up { name, release } => {
+        ClusterCommand::Up { name, release, nodes } => {
             ground::prepare(cache, release.kubernetes)?;
-            let plan = Plan { kubernetes: release.kubernetes, ..Plan::default() };
+            let plan = Plan { kubernetes: release.kubernetes, nodes, ..Plan::default() };
             step("cluster up", || Cluster::named(cache, &name.name).up(plan))?;
         }
         ClusterCommand::Down { name, all } => {
@@ -180,20 +229,50 @@ fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
                 step(&format!("cluster `{name}` down"), || Cluster::named(cache, &name).down())?;
             }
         }
-        ClusterCommand::Status { name } => match Cluster::named(cache, &name.name).state()? {
-            State::Down => println!("down"),
-            State::Broken => {
-                println!("broken: `cluster up` starts it anew, `cluster down` removes the rest");
-            }
-            State::Up { plan, processes, resident_mb } => {
-                println!("up: {plan}, {processes} processes, {resident_mb} MB resident");
-            }
-        },
+        ClusterCommand::Status { name } => show_state(&Cluster::named(cache, &name.name))?,
         ClusterCommand::Kubectl { name, arguments } => {
             return relay(Cluster::named(cache, &name.name).kubectl()?.args(arguments));
         }
-        ClusterCommand::Exec { name, command } => {
-            return relay(Cluster::named(cache, &name.name).command(&command[0])?.args(&command[1..]));
+        ClusterCommand::Exec { name, node, command } => {
+            let cluster = Cluster::named(cache, &name.name);
+            let node = node.map_or(Ok(Node::FIRST), |node| cluster.node(&node))?;
+            return relay(cluster.command_on(node, &command[0])?.args(&command[1..]));
+        }
+        ClusterCommand::Node(command) => return run_node(cache, command),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn show_state(cluster: &Cluster) -> Result<()> {
+    match cluster.state()? {
+        State::Down => println!("down"),
+        State::Broken => println!("broken: restart it with `cluster up`, or remove it with `cluster down`"),
+        State::Up { plan, processes, resident_mb } => {
+            println!("up: {plan}, {processes} processes, {resident_mb} MB resident");
+            for node in cluster.nodes()?.into_iter().filter(|node| cluster.init_of(*node).is_none()) {
+                println!("{} is off", node.name());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run_node(cache: &Cache, command: NodeCommand) -> Result<ExitCode> {
+    let cluster = Cluster::named(cache, command.name());
+    if cluster.init_process() != Some(1) {
+        // Other nodes are created inside the first node, so run the same command there.
+        return relay(cluster.command(std::env::current_exe()?)?.args(std::env::args_os().skip(1)));
+    }
+    match command {
+        NodeCommand::Stop { node, .. } => {
+            step(&format!("{node} off"), || cluster.stop_node(cluster.node(&node)?))?;
+        }
+        NodeCommand::Start { node, as_new, taint, .. } => {
+            let boot = Boot { as_new, taints: taint };
+            step(&format!("{node} on"), || cluster.start_node(cluster.node(&node)?, &boot))?;
+        }
+        NodeCommand::Drain { node, .. } => {
+            step(&format!("{node} drained"), || cluster.drain_node(cluster.node(&node)?))?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -202,12 +281,11 @@ fn run_cluster(cache: &Cache, command: ClusterCommand) -> Result<ExitCode> {
 fn run_s3(cache: &Cache, arguments: S3Arguments) -> Result<ExitCode> {
     let cluster = Cluster::named(cache, &arguments.name.name);
     if cluster.init_process() != Some(1) {
-        // The server is in the node's network: the same command again, in there.
+        // The server is in the node's network, so run the same command there.
         return relay(cluster.command(std::env::current_exe()?)?.args(std::env::args_os().skip(1)));
     }
-    let account = Account::named(&arguments.account).with_context(|| {
-        format!("there is no account `{}`; there are: root, alice, bob", arguments.account)
-    })?;
+    let account = Account::named(&arguments.account)
+        .with_context(|| format!("unknown account `{}`: use root, alice or bob", arguments.account))?;
     let client = s3::Client::new(s3::ENDPOINT, account)?;
     match arguments.verb {
         S3Verb::Ls { bucket: None } => client.buckets()?.iter().for_each(|name| println!("{name}")),

@@ -1,4 +1,4 @@
-//! Processes that are heard while they run and never outlive their time.
+//! Subprocesses whose output is read while they run and that are killed at their deadline.
 
 use std::io::{BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -13,7 +13,7 @@ use crate::command::{describe, tail};
 
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// What a process says.
+/// A line of a process's output.
 pub enum Line {
     Out(String),
     Error(String),
@@ -25,7 +25,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its output is heard; its errors, too, if the command has them piped.
+    /// Reads its standard output, and its standard error if the command has it piped.
     pub fn start(command: &mut Command) -> Result<Self> {
         let line = describe(command);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -40,7 +40,7 @@ impl Process {
         Ok(Self { child, lines })
     }
 
-    /// Gives every line to `heard`. `None`: the time is over, and it still runs.
+    /// Passes every line to `heard`. Returns `None` if the process still runs at the deadline.
     pub fn hear(&mut self, limit: Duration, mut heard: impl FnMut(Line)) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + limit;
         loop {
@@ -58,7 +58,7 @@ impl Process {
         }
     }
 
-    /// Kills it and all that it has started, and does not wait: what hangs in the kernel stays there.
+    /// Kills it and its descendants without waiting, because a process that hangs in the kernel cannot end.
     pub fn kill(&mut self) {
         for pid in family(self.child.id()) {
             if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
@@ -68,8 +68,8 @@ impl Process {
     }
 }
 
-/// Runs to the end and returns the output; each line of errors goes to `heard` as it comes. At the end of its time the
-/// process is killed with all that it has started.
+/// Runs to the end and returns the output; passes each line of standard error to `heard`. At the deadline, the process is
+/// killed with its descendants.
 pub fn listen(command: &mut Command, limit: Duration, mut heard: impl FnMut(&str)) -> Result<String> {
     let line = describe(command);
     let mut process = Process::start(command.stderr(Stdio::piped()))?;
@@ -86,13 +86,13 @@ pub fn listen(command: &mut Command, limit: Duration, mut heard: impl FnMut(&str
         Some(status) => bail!("{line}: {status}\n{}", tail(&format!("{output}{errors}"))),
         None => {
             process.kill();
-            bail!("{line}: did not end within {} min\n{}", limit.as_secs() / 60, tail(&errors))
+            bail!("{line}: timed out after {} min\n{}", limit.as_secs() / 60, tail(&errors))
         }
     }
 }
 
-/// In a thread: another process that has the pipe may keep it open for ever. A carriage return ends a line, too: progress is
-/// shown by writing one line again and again.
+/// In a thread, because another process that inherited the pipe may keep it open forever. A carriage return also ends a
+/// line, because programs show progress by rewriting one line.
 fn forward(
     from: impl Read + Send + 'static,
     to: Sender<Line>,
@@ -116,7 +116,7 @@ fn forward(
     });
 }
 
-/// The process and its descendants. One whose parent has ended belongs to nobody any more and is not found.
+/// The process and its descendants. A process whose parent has exited is reparented and is not found.
 fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
     let mut found = vec![root];
@@ -129,7 +129,7 @@ fn family(root: u32) -> Vec<u32> {
     found
 }
 
-/// State and parent. A program's name may contain anything, so they are looked for after the last parenthesis.
+/// State and parent. They are parsed after the last parenthesis, because a program's name can contain anything.
 fn stat(pid: u32) -> Option<(String, u32)> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
@@ -157,13 +157,13 @@ mod tests {
         assert!(failed.to_string().ends_with("exit status: 3\nwhy"), "{failed}");
     }
 
-    /// The child of the shell has the pipes, too, and would keep whoever reads them to the end.
+    /// The child of the shell inherits the pipes, and would block a reader that waits for their end.
     #[test]
     fn at_the_deadline_it_ends_with_all_that_it_has_started() {
         let mut started = None;
         let script = "sleep 1000 & echo $! >&2; wait";
         let error = listen(&mut shell(script), Duration::from_secs(2), |line| started = line.parse().ok());
-        assert!(error.unwrap_err().to_string().contains("did not end within"));
+        assert!(error.unwrap_err().to_string().contains("timed out after"));
         let started: u32 = started.expect("the shell says what it has started");
         let state = || stat(started).map(|fields| fields.0);
         while state().is_some_and(|state| state != "Z") {

@@ -13,7 +13,7 @@ use crate::cache::{Cache, checkout};
 use crate::process::listen;
 use crate::progress::{Meter, metered};
 
-/// The Kubernetes releases the node can be made of: the newest, and the one the figures to beat were measured on.
+/// The supported Kubernetes releases: the newest, and the one that the reference figures were measured on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Kubernetes {
     #[default]
@@ -41,7 +41,7 @@ impl Kubernetes {
         checkout().join(format!("xtask/go/kubernetes-{self}"))
     }
 
-    /// The exact version, which only the module file knows.
+    /// The exact version, from the module file.
     fn version(self) -> Result<String> {
         let module = fs::read_to_string(self.module().join("go.mod"))?;
         let version = module.split_whitespace().skip_while(|word| *word != "k8s.io/kubernetes").nth(1);
@@ -63,7 +63,7 @@ const NODE: &[(&str, &str)] = &[
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
 
-/// (program, Go package, version): a module that `go install` takes as it is.
+/// (program, Go package, version): a module for `go install`.
 type Tool = (&'static str, &'static str, &'static str);
 
 const VERSITYGW: Tool = ("versitygw", "github.com/versity/versitygw/cmd/versitygw", "1.8.0");
@@ -71,10 +71,10 @@ const HELM: Tool = ("helm", "helm.sh/helm/v4/cmd/helm", "4.3.1");
 const CSI_SANITY: Tool = ("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", "5.6.0");
 const TOOLS: &[Tool] = &[VERSITYGW, HELM, CSI_SANITY];
 
-/// Six minutes on two cores; the rest is for slower ones that have other work, and for a slow way to the modules.
+/// Six minutes on two cores; the rest is for slower or busy machines and slow downloads.
 const BUILD_WITHIN: Duration = Duration::from_hours(1);
 
-/// For what the programs are.
+/// What the programs are needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Cluster,
@@ -90,7 +90,7 @@ impl Purpose {
     }
 }
 
-/// Where each program is, once [`Programs::ensure`] has made it.
+/// The paths of the programs, which [`Programs::ensure`] builds.
 #[derive(Clone, Debug)]
 pub struct Programs {
     root: PathBuf,
@@ -104,14 +104,14 @@ impl Programs {
         Ok(Self { root: cache.programs(), kubernetes, version: kubernetes.version()? })
     }
 
-    /// Whether there is nothing left to build.
+    /// Whether all programs are built.
     pub fn are_built(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<bool> {
         let programs = Self::of(cache, kubernetes)?;
         let node = NODE.iter().all(|(name, _)| programs.node(name).exists());
         Ok(node && purpose.tools().iter().all(|tool| programs.tool(tool.0).exists()))
     }
 
-    /// Builds what is not there yet. Go's own caches make an interrupted build go on where it stopped.
+    /// Builds missing programs. Go's own caches let an interrupted build continue where it stopped.
     pub fn ensure(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<()> {
         let programs = Self::of(cache, kubernetes)?;
         let missing: Vec<_> = NODE.iter().filter(|(name, _)| !programs.node(name).exists()).collect();
@@ -130,7 +130,7 @@ impl Programs {
         Ok(())
     }
 
-    /// With one command, so that both cores have work while a program is linked.
+    /// With one command, so that both cores are busy while a program is linked.
     fn build_node(&self, cache: &Cache, packages: &[&str], meter: &Meter) -> Result<()> {
         let module = self.kubernetes.module();
         let mut list = go(cache, "list");
@@ -166,7 +166,7 @@ impl Programs {
         self.root.join(format!("{name}-{version}")).join(name)
     }
 
-    /// Without it every component calls itself v0.0.0-master, and clients that look at the server's version go astray.
+    /// Without it, every component reports v0.0.0-master, which misleads clients that check the server's version.
     fn stamp(&self) -> String {
         let package = "k8s.io/component-base/version";
         format!(
@@ -177,20 +177,20 @@ impl Programs {
     }
 }
 
-/// Where the programs of this folder are made, to be moved into place when they are whole.
+/// Where the programs of this folder are built before they are moved into place.
 fn partial(folder: &Path) -> Result<PathBuf> {
     let partial = folder.join("partial");
     fs::create_dir_all(&partial)?;
     Ok(partial)
 }
 
-/// How `go build` calls the program of a package: by the last part of its path that is not a version.
+/// The program name that `go build` gives a package: the last part of its path that is not a version.
 fn executable(package: &str) -> &str {
     let is_version = |part: &str| part.strip_prefix('v').is_some_and(|number| number.parse::<u32>().is_ok());
     package.rsplit('/').find(|part| !is_version(part)).unwrap_or(package)
 }
 
-/// With `-v`, Go names each package that it compiles; while it fetches modules it says so.
+/// With `-v`, Go prints each package that it compiles and each module that it fetches.
 fn count(meter: &Meter, line: &str) {
     if line.starts_with("go: ") { meter.doing(line) } else { meter.advance(line) }
 }

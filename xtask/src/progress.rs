@@ -1,4 +1,4 @@
-//! What is being done, for how long already, and how far it is: a person who waits wants to know for what.
+//! Progress output: the current work, how long it has taken and how far it is.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ const REWRITE_EVERY: Duration = Duration::from_millis(500);
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
 static IS_TERMINAL: LazyLock<bool> = LazyLock::new(|| std::io::stderr().is_terminal());
-/// All that goes on at the moment; on a terminal they share the last line.
+/// All work in progress; on a terminal it shares the last line.
 static METERS: Mutex<Vec<Arc<Meter>>> = Mutex::new(Vec::new());
 
-/// Runs `work` between a line that names it and a line that says how long it took.
+/// Runs `work`, and prints a line before it and a line with its duration after it.
 pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let began = Instant::now();
     say(&format!("     … {name}"));
@@ -26,7 +26,7 @@ pub fn step<T>(name: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     outcome
 }
 
-/// The same for minutes of work, which tells the meter how far it is.
+/// The same for work that takes minutes and reports its progress to the meter.
 pub fn metered<T>(name: &str, pieces: &'static str, work: impl FnOnce(&Meter) -> Result<T>) -> Result<T> {
     let meter = Arc::new(Meter {
         name: name.to_owned(),
@@ -51,13 +51,13 @@ pub fn metered<T>(name: &str, pieces: &'static str, work: impl FnOnce(&Meter) ->
     })
 }
 
-/// How far some work is.
+/// The progress of some work.
 pub struct Meter {
     name: String,
     pieces: &'static str,
     began: Instant,
     done: AtomicUsize,
-    /// 0 while it is not known.
+    /// 0 if unknown.
     total: AtomicUsize,
     now: Mutex<String>,
 }
@@ -67,13 +67,13 @@ impl Meter {
         self.total.store(total, Ordering::Relaxed);
     }
 
-    /// So many pieces are done, and this one is in work.
+    /// The number of finished pieces, and the current one.
     pub fn at(&self, done: usize, now: &str) {
         self.done.store(done, Ordering::Relaxed);
         self.doing(now);
     }
 
-    /// One more is done, or nearly so.
+    /// Counts one more piece.
     pub fn advance(&self, now: &str) {
         self.at(self.done.load(Ordering::Relaxed) + 1, now);
     }
@@ -87,7 +87,7 @@ impl Meter {
         let done = self.done.load(Ordering::Relaxed);
         let count = match self.total.load(Ordering::Relaxed) {
             0 => format!("{done} {}", self.pieces),
-            // A total that was only an estimate is never shown as passed.
+            // The total may be an estimate, so the count never exceeds it.
             total => format!("{} of {total} {}", done.min(total), self.pieces),
         };
         let now = if now.is_empty() { String::new() } else { format!(", {now}") };
@@ -99,14 +99,14 @@ fn shown() -> MutexGuard<'static, Vec<Arc<Meter>>> {
     METERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until the work is finished.
+/// Shows the progress until the work is finished.
 fn show(meter: &Meter, running: &mpsc::Receiver<()>) {
     let every = if *IS_TERMINAL { REWRITE_EVERY } else { LOG_EVERY };
     while let Err(RecvTimeoutError::Timeout) = running.recv_timeout(every) {
         let seconds = meter.began.elapsed().as_secs();
         if *IS_TERMINAL {
             let all: Vec<String> = shown().iter().map(|meter| meter.line()).collect();
-            // Without wrapping: what is too long is cut at the margin, and the line stays one that can be rewritten.
+            // Without wrapping, a long line is cut at the margin and can still be rewritten.
             eprint!("\r\x1b[?7l{seconds:>6}s … {}\x1b[?7h\x1b[K", all.join("; "));
             let _ = std::io::stderr().flush();
         } else {
@@ -115,7 +115,7 @@ fn show(meter: &Meter, running: &mpsc::Receiver<()>) {
     }
 }
 
-/// A line of its own, in the place of the one that is rewritten.
+/// Prints a line that replaces the progress line.
 pub fn say(line: &str) {
     let clear = if *IS_TERMINAL { "\r\x1b[K" } else { "" };
     eprintln!("{clear}{line}");

@@ -1,4 +1,4 @@
-//! What a test's pod does with the S3 server: it reads an object. The image has this very program.
+//! The program of test pods that read an object from the S3 server. Their image contains xtask itself.
 
 use std::env;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Files through the mount, beside the same bytes by plain requests.
+//! Files through the mount, compared with plain requests for the same bytes.
 
 use std::path::Path;
 
@@ -12,8 +12,8 @@ use crate::cluster::Profile;
 /// `mount_s3` is another program that serves buckets, measured in the same run.
 pub(super) fn measure(cache: &Cache, repetitions: Option<usize>, mount_s3: Option<&Path>) -> Result<Figures> {
     let mut arguments = vec!["data"];
-    // Whole: the benchmark runs elsewhere.
-    let program = mount_s3.map(Path::canonicalize).transpose().context("--mount-s3 names no file")?;
+    // Absolute, because the benchmark runs in another directory.
+    let program = mount_s3.map(Path::canonicalize).transpose().context("--mount-s3: no such file")?;
     if let Some(program) = &program {
         let folder = program.parent().and_then(Path::to_str).filter(|_| program.ends_with("mount-s3"));
         arguments.push(folder.context("--mount-s3 must be the path of a program named mount-s3")?);

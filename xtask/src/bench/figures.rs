@@ -1,4 +1,4 @@
-//! A table of measured figures, for people and as flat JSON for whoever tracks them.
+//! A table of measured figures, printed and written as flat JSON.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::cache::checkout;
 
-/// What one thing measured, in the unit its key ends with.
+/// Samples of one measurement, in the unit that its key ends with.
 struct Row {
     key: String,
     samples: Vec<f64>,
@@ -39,7 +39,7 @@ impl Figures {
         Ok(())
     }
 
-    /// Of keys that say so, the worst.
+    /// The worst sample for keys that say so.
     fn medians(&self) -> BTreeMap<&str, f64> {
         let figure = |row: &Row| {
             if row.key.contains("_worst_") {
@@ -57,7 +57,7 @@ impl Figures {
         for row in &self.0 {
             let middle = median(&row.samples);
             let samples = row.samples.iter().copied();
-            // Of times and sizes less is better, of ratios and rates more.
+            // For times and sizes less is better, for ratios and rates more.
             let worst = if row.key.contains("_ratio") || row.key.ends_with("_per_s") {
                 samples.fold(f64::INFINITY, f64::min)
             } else {

@@ -1,4 +1,4 @@
-//! What the ground costs: starting, stopping, memory, images.
+//! The cost of the cluster and the images: start, stop, memory, size.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ pub(super) fn measure(cache: &Cache, repetitions: Option<usize>) -> Result<Figur
     cluster.down()?;
     let (mut up, mut down, mut memory, mut images) = (vec![], vec![], vec![], vec![]);
     for _ in 0..repetitions.unwrap_or(REPETITIONS) {
-        // Nothing to compile: what a person waits for before each start.
+        // Without compilation: what each start takes.
         images.push(seconds(|| image::build_all(cache).map(drop))?);
         up.push(seconds(|| cluster.up(Plan::default()))?);
         let State::Up { resident_mb, .. } = cluster.state()? else { bail!("the cluster is not up") };

@@ -1,4 +1,4 @@
-//! Benchmarks that run inside a cluster, in a program of their own.
+//! Benchmarks that run inside a cluster, in a separate program.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::programs::Kubernetes;
 use crate::progress::step;
 use crate::test::evidence;
 
-/// The longest takes some minutes; one that is stuck on a mount is ended with its cluster.
+/// The longest takes a few minutes. One that hangs on a mount ends with its cluster.
 const MEASURED_WITHIN: Duration = Duration::from_hours(1);
 
 pub(super) type Samples = BTreeMap<String, Vec<f64>>;
 
-/// Has `measure ARGUMENTS` run in a fresh cluster, this often, and gathers what it measured.
+/// Runs `measure ARGUMENTS` this often in a new cluster and collects its samples.
 pub(super) fn measure(
     cache: &Cache,
     profile: Profile,
@@ -34,7 +34,7 @@ pub(super) fn measure(
     let mut all = Samples::new();
     for _ in 0..repetitions {
         cluster.down()?;
-        cluster.up(Plan { profile, kubernetes })?;
+        cluster.up(Plan { profile, kubernetes, ..Plan::default() })?;
         let samples = step("measuring", || run_inside(&cluster, &programs, arguments)).inspect_err(|_| {
             evidence::keep(&cluster, "bench");
             let _ = cluster.down();

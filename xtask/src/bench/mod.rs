@@ -1,4 +1,4 @@
-//! `cargo xtask bench NAME`: where figures live. Nothing here passes or fails.
+//! `cargo xtask bench NAME`: measurements, which neither pass nor fail.
 
 mod controller;
 mod data;
@@ -19,25 +19,25 @@ use crate::cache::Cache;
 pub struct Wanted {
     #[arg(value_enum)]
     name: Name,
-    /// How often each thing is measured; each benchmark has a default of its own.
+    /// Number of repetitions; each benchmark has its own default.
     #[arg(long)]
     repetitions: Option<usize>,
-    /// A `mount-s3` to compare with, where a benchmark can.
+    /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Name {
-    /// The cluster and the images: how long a person waits for them, and what they take.
+    /// The cluster and the images: start-up time, memory and size.
     Ground,
     /// The controller on an API server with 500 simulated nodes: latencies, a burst of 5,000 workloads, memory.
     Controller,
-    /// Mounts as workloads wait for them, on a real node: where a cold one's time goes, detach, memory, processor.
+    /// Mounts on a real node: stages of a cold mount, detach, memory, CPU.
     Mount,
-    /// Claims, from their creation to a bound volume with a bucket: one, and 200 at once.
+    /// Claims, from creation to a bound volume: one, and 200 at once.
     Provision,
-    /// The mount process against plain requests to the same S3 server.
+    /// The mount process, compared with plain requests to the same S3 server.
     Data,
 }
 

@@ -1,4 +1,4 @@
-//! Mounts as workloads wait for them, on a real node.
+//! Mounts on a real node.
 
 use anyhow::Result;
 
@@ -7,7 +7,7 @@ use super::inside;
 use crate::cache::Cache;
 use crate::cluster::Profile;
 
-/// Each is a plain pod, a cold mount, a warm one, a detach and a forced one.
+/// Each run has a plain pod, a cold mount, a warm mount, a detach and a forced detach.
 const REPETITIONS: usize = 20;
 
 pub(super) fn measure(cache: &Cache, repetitions: Option<usize>) -> Result<Figures> {

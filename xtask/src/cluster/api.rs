@@ -1,16 +1,17 @@
-//! Just enough of a client to know when the API server and the node are ready.
+//! A minimal client that checks whether the API server and the node are ready.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
+use jiff::Timestamp;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-use super::{Cluster, NODE_ADDRESS, NODE_NAME};
+use super::{Cluster, NODE_ADDRESS, Node};
 
-/// A server that is starting answers at once or not at all.
+/// A server that is starting responds at once or not at all.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) fn server() -> String {
@@ -35,14 +36,25 @@ impl Api {
         self.get("/readyz").is_ok_and(|body| body == "ok")
     }
 
-    /// Pods can be created and will run: the node is Ready, and the account that pods get by default exists.
-    pub(crate) fn usable(&self) -> bool {
-        self.node_ready().unwrap_or(false)
+    /// Whether pods can run: the node is Ready, and the default service account exists. A node that was Ready before `since`
+    /// must also have renewed its lease after it.
+    pub(crate) fn usable(&self, node: Node, since: Option<Timestamp>) -> bool {
+        self.renewed_lease(node, since).unwrap_or(false)
+            && self.node_ready(node).unwrap_or(false)
             && self.get("/api/v1/namespaces/default/serviceaccounts/default").is_ok()
     }
 
-    fn node_ready(&self) -> Result<bool> {
-        let node: Value = serde_json::from_str(&self.get(&format!("/api/v1/nodes/{NODE_NAME}"))?)?;
+    /// Whether the kubelet has renewed the node's Lease since then.
+    fn renewed_lease(&self, node: Node, since: Option<Timestamp>) -> Result<bool> {
+        let Some(since) = since else { return Ok(true) };
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases";
+        let lease: Value = serde_json::from_str(&self.get(&format!("{leases}/{}", node.name()))?)?;
+        let renewed = lease["spec"]["renewTime"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+        Ok(renewed.is_some_and(|at| at > since))
+    }
+
+    fn node_ready(&self, node: Node) -> Result<bool> {
+        let node: Value = serde_json::from_str(&self.get(&format!("/api/v1/nodes/{}", node.name()))?)?;
         let conditions = node["status"]["conditions"].as_array().cloned().unwrap_or_default();
         Ok(conditions.iter().any(|condition| condition["type"] == "Ready" && condition["status"] == "True"))
     }

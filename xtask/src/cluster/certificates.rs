@@ -1,4 +1,4 @@
-//! The cluster's certificates and kubeconfigs, made anew for each `up`: nothing to renew, nothing that expires.
+//! The cluster's certificates and kubeconfigs. Each `up` creates new ones, so none has to be renewed.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,18 +9,16 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-use super::{Cluster, NODE_ADDRESS, NODE_NAME};
+use super::{Cluster, NODE_ADDRESS};
 use crate::s3::HOST;
 
-/// (file, common name, organisation): the authorizers know each component by its certificate's subject.
+/// (file, common name, organisation): the authorizers identify each component by its certificate's subject.
 const CLIENTS: &[(&str, &str, &str)] = &[
     ("admin", "admin", "system:masters"),
     ("apiserver-kubelet-client", "apiserver-kubelet-client", "system:masters"),
     ("controller-manager", "system:kube-controller-manager", ""),
     ("scheduler", "system:kube-scheduler", ""),
     ("kube-proxy", "system:kube-proxy", ""),
-    // The Node authorizer knows a kubelet by exactly this name and group.
-    ("kubelet", "system:node:node-1", "system:nodes"),
 ];
 
 /// (file, names and addresses)
@@ -38,7 +36,6 @@ const SERVERS: &[(&str, &[&str])] = &[
             "127.0.0.1",
         ],
     ),
-    ("kubelet-serving", &[NODE_NAME, NODE_ADDRESS, "127.0.0.1"]),
     // The wildcard serves virtual-hosted buckets.
     ("s3", &[HOST, "*.s3.test", NODE_ADDRESS]),
 ];
@@ -56,23 +53,48 @@ pub(crate) fn write(cluster: &Cluster) -> Result<()> {
     fs::write(cluster.pki("sa.pub"), service_accounts.public_key_pem())?;
 
     for (file, name, organisation) in CLIENTS {
-        let mut params = CertificateParams::new(vec![])?;
-        params.distinguished_name.push(DnType::CommonName, *name);
-        if !organisation.is_empty() {
-            params.distinguished_name.push(DnType::OrganizationName, *organisation);
-        }
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        issue(cluster, &authority, params, file)?;
-        fs::write(cluster.pki(&format!("{file}.kubeconfig")), kubeconfig(cluster, file))?;
+        client(cluster, &authority, file, name, organisation)?;
     }
     for (file, names) in SERVERS {
-        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name.push(DnType::CommonName, *file);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        issue(cluster, &authority, params, file)?;
+        server(cluster, &authority, file, names)?;
+    }
+    for node in cluster.nodes()? {
+        // The Node authorizer identifies a kubelet by exactly this name and group.
+        let user = format!("system:node:{}", node.name());
+        client(cluster, &authority, &node.kubelet_files(), &user, "system:nodes")?;
+        let names = [&*node.name(), &*node.address(), "127.0.0.1"];
+        server(cluster, &authority, &node.serving_files(), &names)?;
     }
     Ok(())
+}
+
+fn client(
+    cluster: &Cluster,
+    authority: &CertifiedIssuer<'_, KeyPair>,
+    file: &str,
+    name: &str,
+    organisation: &str,
+) -> Result<()> {
+    let mut params = CertificateParams::new(vec![])?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    if !organisation.is_empty() {
+        params.distinguished_name.push(DnType::OrganizationName, organisation);
+    }
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    issue(cluster, authority, params, file)?;
+    Ok(fs::write(cluster.pki(&format!("{file}.kubeconfig")), kubeconfig(cluster, file))?)
+}
+
+fn server(
+    cluster: &Cluster,
+    authority: &CertifiedIssuer<'_, KeyPair>,
+    file: &str,
+    names: &[&str],
+) -> Result<()> {
+    let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+    params.distinguished_name.push(DnType::CommonName, file);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    issue(cluster, authority, params, file)
 }
 
 fn authority() -> Result<CertifiedIssuer<'static, KeyPair>> {

@@ -1,4 +1,4 @@
-//! The node's cgroups: one folder of its own in every hierarchy of the machine, with all that kubelet makes below it.
+//! The node's cgroups: one in every hierarchy of the machine, with everything that the kubelet creates below it.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// Processes that have been killed leave their cgroup within milliseconds; a whole node of them takes longer.
+/// A killed process leaves its cgroup within milliseconds; a whole node takes longer.
 const EMPTY_WITHIN: Duration = Duration::from_secs(10);
 
-/// What kubelet asks of version 2.
+/// The controllers that the kubelet needs with version 2.
 const NEEDED: &[&str] = &["cpu", "cpuset", "memory", "pids"];
 
-/// Creates the folder in every hierarchy. kubelet wants its `cgroupRoot` to be there before it starts.
+/// Creates the cgroup in every hierarchy. The kubelet needs its `cgroupRoot` before it starts.
 pub(crate) fn create(name: &str) -> Result<()> {
     for hierarchy in hierarchies()? {
         let own = hierarchy.join(name);
@@ -24,7 +24,7 @@ pub(crate) fn create(name: &str) -> Result<()> {
                 fs::write(own.join(file), all)?;
             }
         }
-        // Version 2: children have only the controllers that every folder above passes on.
+        // Version 2: children have only the controllers that all their ancestors delegate.
         let controllers = fs::read_to_string(hierarchy.join("cgroup.controllers")).unwrap_or_default();
         for controller in controllers.split_whitespace().filter(|name| NEEDED.contains(name)) {
             for folder in [&hierarchy, &own] {
@@ -51,12 +51,12 @@ pub(crate) fn remove(name: &str) -> Result<()> {
     Ok(())
 }
 
-/// The node's folders that are there now.
+/// The node's existing cgroups.
 pub(crate) fn existing(name: &str) -> Result<Vec<PathBuf>> {
     Ok(hierarchies()?.into_iter().map(|hierarchy| hierarchy.join(name)).filter(|own| own.exists()).collect())
 }
 
-/// A cgroup's files vanish with it, and its folders are removed from the innermost out.
+/// A cgroup's files disappear with it; nested cgroups are removed first.
 fn remove_tree(folder: &Path) -> std::io::Result<()> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

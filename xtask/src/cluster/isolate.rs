@@ -1,8 +1,7 @@
-//! What the node's first process does to its fresh namespaces before anything runs in them.
+//! Prepares the new namespaces before anything runs in them.
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
@@ -10,10 +9,9 @@ use rustix::mount::{
     MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount,
 };
 
-use super::{Cluster, NODE_ADDRESS, NODE_NAME, cgroup};
-use crate::command::run;
+use super::{Cluster, NODE_ADDRESS, Node, cgroup, network};
 
-/// kubelet sets these for the whole machine. The node gets private files with the values kubelet wants to see.
+/// The kubelet sets these for the whole machine. The node gets private files with the values that the kubelet expects.
 const SYSCTLS: &[(&str, &str)] = &[
     ("kernel/keys/root_maxbytes", "25000000"),
     ("kernel/keys/root_maxkeys", "1000000"),
@@ -23,27 +21,40 @@ const SYSCTLS: &[(&str, &str)] = &[
     ("vm/panic_on_oom", "0"),
 ];
 
-pub(crate) fn isolate(cluster: &Cluster) -> Result<()> {
+pub(crate) fn isolate(cluster: &Cluster, node: Node) -> Result<()> {
+    if node != Node::FIRST {
+        leave_first_node()?;
+    }
     leave_foreign_fuse_mounts()?;
     share_root()?;
-    rustix::system::sethostname(NODE_NAME.as_bytes())?;
-    own_folders(cluster)?;
+    rustix::system::sethostname(node.name().as_bytes())?;
+    own_folders(cluster, node)?;
     own_sysctls()?;
-    own_network()?;
-    cgroup::create(&cluster.cgroup())
+    network::own(node, &cluster.nodes()?)?;
+    cgroup::create(&cluster.cgroup(node))
 }
 
-/// A new mount namespace copies every mount, and a copy of somebody's FUSE mount keeps it alive after its owner has
-/// unmounted it. Lazily, because the server of such a mount may be dead and then a plain unmount hangs.
+/// Any other node starts with a copy of the first node's mounts. Unmounts them, so that the overlays of this node are on top of
+/// the machine's own directories.
+fn leave_first_node() -> Result<()> {
+    for point in ["/etc", "/run", "/var"] {
+        unmount(point, UnmountFlags::DETACH)
+            .with_context(|| format!("cannot unmount {point} of the first node"))?;
+    }
+    Ok(())
+}
+
+/// A new mount namespace copies every mount, and the copy of an unrelated FUSE mount keeps it alive after its owner has
+/// unmounted it. Unmounts lazily, because a plain unmount hangs if the server of such a mount is dead.
 fn leave_foreign_fuse_mounts() -> Result<()> {
-    // The innermost first: an outer one takes those below along.
+    // The innermost first, because unmounting an outer one detaches those below.
     for line in fs::read_to_string("/proc/self/mounts")?.lines().rev() {
         let mut fields = line.split(' ').skip(1);
         let (point, kind) = (fields.next().unwrap_or_default(), fields.next().unwrap_or_default());
         if kind == "fuse" || kind == "fuseblk" || kind.starts_with("fuse.") {
             let point = point.replace("\\040", " ");
             match unmount(&*point, UnmountFlags::DETACH) {
-                // Covered by another mount, or gone with it: not ours to see any more.
+                // Hidden by another mount, or already detached with it.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
                 Err(error) => bail!("cannot leave the FUSE mount {point}: {error}"),
             }
@@ -59,10 +70,10 @@ fn share_root() -> Result<()> {
         .context("cannot share the root mount")
 }
 
-fn own_folders(cluster: &Cluster) -> Result<()> {
-    let state = cluster.dir().join("state");
+fn own_folders(cluster: &Cluster, node: Node) -> Result<()> {
+    let state = cluster.disk(node);
     tmpfs("/run")?;
-    // Overlays: the node may write anywhere below these, and the machine's own folders stay as they are.
+    // Overlays let the node write anywhere below these without changing the machine's own directories.
     for name in ["etc", "var"] {
         let (upper, work) = (state.join(name), state.join(format!("{name}-work")));
         fs::create_dir_all(&upper)?;
@@ -72,22 +83,22 @@ fn own_folders(cluster: &Cluster) -> Result<()> {
         mount("overlay", format!("/{name}"), "overlay", MountFlags::empty(), options.as_c_str())
             .with_context(|| format!("cannot put an overlay on /{name}"))?;
     }
-    // An overlay cannot lie on an overlay, which containerd's snapshots would; kubelet finds no device behind one.
+    // containerd's snapshots are overlays, which cannot be stored on an overlay, and the kubelet finds no device behind one.
     for name in ["containerd", "kubelet"] {
         let (own, point) = (state.join(name), Path::new("/var/lib").join(name));
         fs::create_dir_all(&own)?;
         fs::create_dir_all(&point)?;
         mount_bind(&own, &point).with_context(|| format!("cannot bind {}", point.display()))?;
-        // A bind mount joins its source's peer group: what is mounted below would appear in both places, twice.
-        // Made private and then shared, it has a group of its own.
+        // A bind mount joins its source's peer group, so that mounts below would appear in both places. Made private and then
+        // shared, it has its own group.
         mount_change(&point, MountPropagationFlags::PRIVATE)?;
         mount_change(&point, MountPropagationFlags::SHARED)?;
     }
-    // On many machines a link into the /run that we have just covered.
+    // On many machines this is a link into /run, which is now hidden.
     let _ = fs::remove_file("/etc/resolv.conf");
     fs::write("/etc/resolv.conf", format!("nameserver {NODE_ADDRESS}\n"))?;
-    fs::write("/etc/hosts", format!("127.0.0.1 localhost\n{NODE_ADDRESS} {NODE_NAME}\n"))?;
-    // Where a hung FUSE mount can be aborted; `down` reaches it through /proc/PID/root. Opening the device loads FUSE.
+    fs::write("/etc/hosts", format!("127.0.0.1 localhost\n{} {}\n", node.address(), node.name()))?;
+    // To abort hung FUSE mounts; `down` reaches it through /proc/PID/root. Opening the device loads FUSE.
     let _ = fs::File::open("/dev/fuse");
     let options = None::<&std::ffi::CStr>;
     match mount("fusectl", "/sys/fs/fuse/connections", "fusectl", MountFlags::empty(), options) {
@@ -105,21 +116,6 @@ fn own_sysctls() -> Result<()> {
             .with_context(|| format!("cannot cover the sysctl {name}"))?;
     }
     Ok(())
-}
-
-/// A bridge carries the node's address, so that it exists without any card. The default route goes nowhere, but kubelet
-/// and the API server refuse to start without one.
-fn own_network() -> Result<()> {
-    for line in [
-        "link set lo up",
-        "link add node0 type bridge",
-        &format!("address add {NODE_ADDRESS}/24 dev node0"),
-        "link set node0 up",
-        "route add default dev node0",
-    ] {
-        run(Command::new("ip").args(line.split(' ')))?;
-    }
-    fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot let pods reach the node")
 }
 
 fn tmpfs(point: &str) -> Result<()> {

@@ -1,30 +1,26 @@
-//! `up`, `down` and `status`. Each leaves a state that the others understand, wherever it was cut off.
+//! `up`, `down` and `status`. Each can be interrupted at any point and leaves a state that the others understand.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
-use super::init::USABLE;
-use super::{Cluster, INIT, NODE_ADDRESS, Plan, Profile, certificates, cgroup, for_the_node, processes};
-use crate::command::{run, tail_of_log};
+use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, processes};
+use crate::command::run;
 use crate::{debian, image};
 
-/// The kernel ends a whole PID namespace within a second or two; the rest is for a loaded machine.
+/// The kernel kills a PID namespace within a second or two; the rest is for a busy machine.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
 
-/// What `status` knows.
+/// The state of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Down,
-    /// Something of it is there, but it never became usable: `up` and `down` both clean it away.
+    /// It exists but never became ready; both `up` and `down` remove it.
     Broken,
     Up {
         plan: Plan,
@@ -34,36 +30,46 @@ pub enum State {
 }
 
 impl Cluster {
-    /// Brings the cluster up, or leaves it alone if it is up as wanted.
+    /// Starts the cluster, unless it already runs as requested.
     pub fn up(&self, plan: Plan) -> Result<()> {
         debian::ensure_root()?;
         let _lock = self.lock()?;
         match self.state()? {
             State::Up { plan: present, .. } if present == plan => {
                 eprintln!("        ✓ cluster `{}` is up", self.name);
-                return self.import_images(plan.profile);
+                return self.import_images();
             }
             State::Down => {}
             State::Broken | State::Up { .. } => self.take_down()?,
         }
         self.prepare(plan)?;
-        self.launch()
+        self.launch(Node::FIRST, |line| eprintln!("{line}"))
     }
 
-    /// The images as they were built last; what runs keeps what it was started with.
-    pub(crate) fn import_images(&self, profile: Profile) -> Result<()> {
-        if profile != Profile::Node {
+    /// Imports the latest images on every running node; running containers keep theirs.
+    fn import_images(&self) -> Result<()> {
+        if self.plan()?.profile != Profile::Node {
             return Ok(());
         }
-        image::archives(&self.cache)?.iter().try_for_each(|archive| self.import_image(archive))
+        let running = self.nodes()?.into_iter().filter(|node| self.init_of(*node).is_some());
+        running.into_iter().try_for_each(|node| self.import_images_on(node))
     }
 
+    pub(crate) fn import_images_on(&self, node: Node) -> Result<()> {
+        image::archives(&self.cache)?.iter().try_for_each(|archive| self.import_image_on(node, archive))
+    }
+
+    /// Imports an image on the first node.
     pub fn import_image(&self, archive: &Path) -> Result<()> {
-        run(self.command("ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(archive))
+        self.import_image_on(Node::FIRST, archive)
+    }
+
+    fn import_image_on(&self, node: Node, archive: &Path) -> Result<()> {
+        run(self.command_on(node, "ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(archive))
             .with_context(|| format!("cannot import {}", archive.display()))
     }
 
-    /// Removes every process, mount, cgroup and file of the cluster, whatever is left of it.
+    /// Removes every process, mount, cgroup and file that is left of the cluster.
     pub fn down(&self) -> Result<()> {
         debian::ensure_root()?;
         let _lock = self.lock()?;
@@ -72,23 +78,32 @@ impl Cluster {
 
     pub fn state(&self) -> Result<State> {
         let Some(init) = self.init_process() else {
-            let nothing = !self.dir.exists() && cgroup::existing(&self.cgroup())?.is_empty();
+            let nothing = !self.dir.exists() && self.cgroups()?.is_empty();
             return Ok(if nothing { State::Down } else { State::Broken });
         };
-        if !self.usable().exists() {
+        if !self.usable(Node::FIRST).exists() {
             return Ok(State::Broken);
         }
-        let members = members_of_pid_namespace(init);
+        let mut members = members_of_pid_namespace(init);
+        for node in self.nodes()?.into_iter().skip(1) {
+            members.extend(self.init_of(node).into_iter().flat_map(members_of_pid_namespace));
+        }
         let resident_mb = members.iter().map(|pid| resident_kb(*pid)).sum::<u64>() / 1024;
         Ok(State::Up { plan: self.plan()?, processes: members.len(), resident_mb })
     }
 
     fn prepare(&self, plan: Plan) -> Result<()> {
-        fs::create_dir_all(self.etc("cni"))?;
-        fs::create_dir_all(self.etc("registries/_default"))?;
-        fs::create_dir_all(self.logs())?;
+        fs::create_dir_all(&self.dir)?;
         fs::write(self.dir.join("plan.json"), serde_json::to_vec_pretty(&plan)?)?;
         certificates::write(self)?;
+        self.nodes()?.into_iter().try_for_each(|node| self.prepare_node(node, &[]))
+    }
+
+    /// Writes the configuration and creates the directories of a node before it starts.
+    pub(crate) fn prepare_node(&self, node: Node, taints: &[String]) -> Result<()> {
+        fs::create_dir_all(self.etc(node, "cni"))?;
+        fs::create_dir_all(self.etc(node, "registries/_default"))?;
+        fs::create_dir_all(self.logs(node))?;
         for (file, template) in [
             ("containerd.toml", include_str!("templates/containerd.toml")),
             ("kubelet.yaml", include_str!("templates/kubelet.yaml")),
@@ -97,63 +112,37 @@ impl Cluster {
         ] {
             let text = template
                 .replace("{pki}", &self.pki("").display().to_string())
-                .replace("{etc}", &self.etc("").display().to_string())
-                .replace("{cgroup}", &self.cgroup())
+                .replace("{etc}", &self.etc(node, "").display().to_string())
+                .replace("{serving}", &node.serving_files())
+                .replace("{pods}", &node.pods())
+                .replace("{lease}", &self.timing()?.lease_seconds.to_string())
+                .replace("{taints}", &taints_of_kubelet(taints)?)
+                .replace("{cgroup}", &self.cgroup(node))
                 .replace("{address}", NODE_ADDRESS)
                 .replace("{pause}", image::PAUSE);
-            fs::write(self.etc(file), text)?;
+            fs::write(self.etc(node, file), text)?;
         }
         Ok(())
-    }
-
-    /// Starts the first process in fresh namespaces and shows what it says until the node is usable.
-    fn launch(&self) -> Result<()> {
-        let log = fs::File::create(self.log("init"))?;
-        let mut unshare = Command::new("unshare");
-        for_the_node(&mut unshare);
-        let mut node = unshare
-            .args(["--mount", "--net", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"])
-            // Nothing mounted here may reach the machine, whatever its root mount's propagation is.
-            .args(["--propagation", "private", "--"])
-            .arg(std::env::current_exe()?)
-            .arg(INIT)
-            .arg(&self.dir)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(log)
-            // Ctrl-C ends `up`; the node stays, broken or whole, for the next `up` or `down`.
-            .process_group(0)
-            .spawn()
-            .context("cannot start unshare")?;
-        let output = node.stdout.take().context("unshare has no output")?;
-        for line in BufReader::new(output).lines() {
-            match line? {
-                line if line == USABLE => return Ok(()),
-                line => eprintln!("{line}"),
-            }
-        }
-        node.wait()?;
-        bail!("cluster `{}` did not start\n{}", self.name, tail_of_log(&self.log("init")))
     }
 
     fn take_down(&self) -> Result<()> {
         if let Some(init) = self.init_process() {
             if init == 1 {
-                bail!("this is inside cluster `{}`: take it down from outside", self.name);
+                bail!("running inside cluster `{}`: run `down` outside of it", self.name);
             }
             let members = members_of_pid_namespace(init);
             abort_fuse(init)?;
-            // Its end is the end of every process in its PID namespace, and with the last of them go the namespaces.
+            // The kernel then kills every process in its PID namespace, and the namespaces disappear with the last one.
             kill(init);
             await_end(&members)?;
         }
-        // `unshare` itself, if it has not yet noticed.
+        // `unshare` itself, if it has not exited yet.
         let waiters: Vec<u32> = self.processes_with_our_dir().into_iter().map(|(pid, _)| pid).collect();
         for pid in &waiters {
             kill(*pid);
         }
         await_end(&waiters)?;
-        cgroup::remove(&self.cgroup())?;
+        cgroup::remove(&self.cgroup(Node::FIRST))?;
         if let Some(point) = mount_below(&self.dir)? {
             bail!("{} is still mounted: unmount it and run `down` again", point.display());
         }
@@ -165,25 +154,28 @@ impl Cluster {
         }
     }
 
-    /// With a hash of the folder: clusters of different caches may have the same name.
-    pub(crate) fn cgroup(&self) -> String {
+    /// With a hash of the folder, because clusters of different caches can have the same name. The cgroups of other nodes
+    /// are below the first's, so that they are removed with it.
+    pub(crate) fn cgroup(&self, node: Node) -> String {
         let hash = Sha256::digest(self.dir.as_os_str().as_bytes());
-        format!("s3-csi-{}-{}", self.name, base16ct::lower::encode_string(&hash[..4]))
-    }
-
-    pub(crate) fn etc(&self, file: &str) -> PathBuf {
-        self.dir.join("etc").join(file)
-    }
-
-    /// There from the moment the node is usable.
-    pub(crate) fn usable(&self) -> PathBuf {
-        self.dir.join("usable")
+        let first = format!("s3-csi-{}-{}", self.name, base16ct::lower::encode_string(&hash[..4]));
+        if node == Node::FIRST { first } else { format!("{first}/{}", node.name()) }
     }
 }
 
-/// A process that waits for an answer of a FUSE server which has been killed cannot be killed itself, and would keep the
-/// namespace alive for ever. Every FUSE mount the node still has is its own: it left all others when it started.
-fn abort_fuse(init: u32) -> Result<()> {
+/// Converts `KEY:EFFECT` to the form of the kubelet's configuration.
+fn taints_of_kubelet(taints: &[String]) -> Result<String> {
+    let taint = |taint: &String| {
+        let (key, effect) =
+            taint.rsplit_once(':').with_context(|| format!("`{taint}` is not of the form KEY:EFFECT"))?;
+        Ok(serde_json::json!({"key": key, "effect": effect}))
+    };
+    Ok(serde_json::to_string(&taints.iter().map(taint).collect::<Result<Vec<_>>>()?)?)
+}
+
+/// A process that waits for a killed FUSE server cannot be killed itself, and would keep the namespace alive forever. All
+/// FUSE mounts of the node are its own, because it detached all others when it started.
+pub(crate) fn abort_fuse(init: u32) -> Result<()> {
     let Ok(table) = fs::read_to_string(format!("/proc/{init}/mountinfo")) else { return Ok(()) };
     for line in table.lines() {
         let Some((front, back)) = line.split_once(" - ") else { continue };
@@ -193,7 +185,7 @@ fn abort_fuse(init: u32) -> Result<()> {
         let device = front.split(' ').nth(2).and_then(|numbers| numbers.split_once(':'));
         let (_, connection) =
             device.with_context(|| format!("no device in the mount table's line: {line}"))?;
-        // Several mounts may show one connection, and the first abort may already have ended it.
+        // Several mounts can have the same connection, which the first abort already ends.
         let _ = fs::write(format!("/proc/{init}/root/sys/fs/fuse/connections/{connection}/abort"), "1");
     }
     Ok(())
@@ -211,19 +203,19 @@ fn resident_kb(pid: u32) -> u64 {
     line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
-        // Gone already is as good.
+        // Already gone.
         let _ = kill_process(pid, Signal::KILL);
     }
 }
 
-fn await_end(pids: &[u32]) -> Result<()> {
+pub(crate) fn await_end(pids: &[u32]) -> Result<()> {
     let deadline = Instant::now() + GONE_WITHIN;
     for pid in pids {
         while Path::new(&format!("/proc/{pid}")).exists() && !is_zombie(*pid) {
             if Instant::now() > deadline {
-                bail!("process {pid} did not end within {} s after SIGKILL", GONE_WITHIN.as_secs());
+                bail!("process {pid} is still running {} s after SIGKILL", GONE_WITHIN.as_secs());
             }
             std::thread::sleep(Duration::from_millis(10));
         }
@@ -231,7 +223,7 @@ fn await_end(pids: &[u32]) -> Result<()> {
     Ok(())
 }
 
-/// `unshare` is a zombie while the `up` that started it, in this very process, has not waited for it.
+/// `unshare` is a zombie until the `up` that started it, in this process, has waited for it.
 fn is_zombie(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))

@@ -1,4 +1,4 @@
-//! A real Kubernetes node in namespaces of its own: its places, its process, and how to run something inside it.
+//! Real Kubernetes nodes in their own namespaces: their paths, their PID 1, and how to run commands inside them.
 
 mod api;
 mod certificates;
@@ -6,9 +6,13 @@ mod cgroup;
 mod init;
 mod isolate;
 mod life;
+mod network;
+mod node;
 mod parts;
+mod power;
 mod registry;
 mod start;
+mod timing;
 
 use std::fs::{self, File};
 use std::io;
@@ -26,50 +30,61 @@ use crate::programs::{Kubernetes, Programs};
 
 pub use init::run as run_init;
 pub use life::State;
+pub use node::{MOST_NODES, Node};
 pub use parts::Part;
+pub use power::Boot;
 
-/// The node's address in its own network, where the API server and the S3 server listen.
+/// The first node's address, where the API server and the S3 server listen.
 pub const NODE_ADDRESS: &str = "10.99.0.1";
 pub const NODE_NAME: &str = "node-1";
-/// The hidden command that becomes the node's first process; with the cluster's folder it identifies that process.
+/// The hidden command that becomes PID 1 of the node; together with the cluster's folder it identifies that process.
 pub const INIT: &str = "cluster-init";
-/// The cluster of `cluster up` and of the demo. The tests have another, so that they leave a person's cluster alone.
+/// The cluster of `cluster up` and of the demo. The tests use others, so that they do not disturb it.
 pub const DEFAULT_NAME: &str = "main";
 
-/// How much of a node is started.
+/// Which components are started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum Profile {
-    /// Namespaces, names and the S3 server: what a mount needs.
+    /// Namespaces, host names and the S3 server: what a mount needs.
     Kernel,
-    /// With etcd and the API server, but nothing that acts on objects.
+    /// Also etcd and the API server, without controllers.
     Api,
-    /// With the controllers of the control plane, which bind claims to volumes, but without pods.
+    /// Also controller-manager, which binds claims to volumes, but no pods.
     Control,
-    /// A whole node that runs pods.
+    /// A complete node that runs pods.
     #[default]
     Node,
 }
 
-/// What a cluster was asked to be; kept in its folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// The requested cluster, stored in its folder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub profile: Profile,
     pub kubernetes: Kubernetes,
+    /// More than one only with [`Profile::Node`].
+    pub nodes: u8,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self { profile: Profile::default(), kubernetes: Kubernetes::default(), nodes: 1 }
+    }
 }
 
 impl std::fmt::Display for Plan {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let what = match self.profile {
-            Profile::Kernel => "namespaces and S3 server",
-            Profile::Api => "API server of",
-            Profile::Control => "control plane of",
-            Profile::Node => "node of",
+        let what = match (self.profile, self.nodes) {
+            (Profile::Kernel, _) => "namespaces and S3 server".to_owned(),
+            (Profile::Api, _) => "API server of".to_owned(),
+            (Profile::Control, _) => "control plane of".to_owned(),
+            (Profile::Node, 1) => "node of".to_owned(),
+            (Profile::Node, nodes) => format!("{nodes} nodes of"),
         };
         write!(formatter, "{what} Kubernetes {}", self.kubernetes)
     }
 }
 
-/// A name that is also the name of a folder, which `down` removes: it must not be able to mean another one.
+/// The name is also that of a folder that `down` removes, so it must not point to any other folder.
 pub fn name(text: &str) -> Result<String, String> {
     let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let fits = !text.is_empty() && text.len() <= 40 && text.chars().all(legal) && !text.starts_with('-');
@@ -88,7 +103,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Of all clusters that there is anything of.
+    /// The names of all clusters of which something exists.
     pub fn names(cache: &Cache) -> Result<Vec<String>> {
         let folders = match fs::read_dir(cache.clusters()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -102,7 +117,7 @@ impl Cluster {
         Self { name: name.to_owned(), dir: cache.clusters().join(name), cache: cache.clone() }
     }
 
-    /// The cluster of this folder: how its first process and the suites inside it find it.
+    /// The cluster of this folder, for its PID 1 and for the suites inside it.
     pub fn at(dir: &Path) -> Result<Self> {
         let name = dir.file_name().and_then(|name| name.to_str()).context("a cluster's folder has a name")?;
         let cache = Cache::containing(dir).context("a cluster's folder is in the cache")?;
@@ -117,24 +132,21 @@ impl Cluster {
         &self.cache
     }
 
-    pub fn logs(&self) -> PathBuf {
-        self.dir.join("log")
-    }
-
+    /// The log of a component of the first node.
     pub fn log(&self, part: &str) -> PathBuf {
-        self.logs().join(format!("{part}.log"))
+        self.log_on(Node::FIRST, part)
     }
 
     pub fn pki(&self, file: &str) -> PathBuf {
         self.dir.join("pki").join(file)
     }
 
-    /// What a client of the API server needs, as the administrator.
+    /// The administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.pki("admin.kubeconfig")
     }
 
-    /// The authority behind every certificate of the cluster, the S3 server's included.
+    /// The certificate authority of the cluster and its S3 server.
     pub fn authority(&self) -> PathBuf {
         self.pki("ca.crt")
     }
@@ -149,16 +161,22 @@ impl Cluster {
         Programs::of(&self.cache, self.plan()?.kubernetes)
     }
 
-    /// The process that is PID 1 of the node, as seen from here: 1 when we are inside. It is found by its arguments,
-    /// not by a file: whoever is killed right after starting it could not have written one.
+    /// PID 1 of the first node.
     pub fn init_process(&self) -> Option<u32> {
-        self.processes_with_our_dir()
-            .into_iter()
-            .find(|(_, arguments)| arguments[1] == INIT.as_bytes())
-            .map(|(pid, _)| pid)
+        self.init_of(Node::FIRST)
     }
 
-    /// The init process and the `unshare` that waits for it.
+    /// PID 1 of the node, as seen from here: 1 inside the node. It is found by its arguments and not by a file, because `up`
+    /// can be killed right after it started the process, before it could write a file.
+    pub fn init_of(&self, node: Node) -> Option<u32> {
+        let name = if node == Node::FIRST { String::new() } else { node.name() };
+        let is_it = |arguments: &[Vec<u8>]| {
+            arguments[1] == INIT.as_bytes() && arguments.get(3).is_some_and(|last| last == name.as_bytes())
+        };
+        self.processes_with_our_dir().into_iter().find(|(_, arguments)| is_it(arguments)).map(|(pid, _)| pid)
+    }
+
+    /// The init processes and the `unshare`s that wait for them.
     fn processes_with_our_dir(&self) -> Vec<(u32, Vec<Vec<u8>>)> {
         let dir = self.dir.as_os_str().as_bytes();
         processes()
@@ -171,18 +189,23 @@ impl Cluster {
             .collect()
     }
 
-    /// `program` inside the node, in this working directory.
+    /// `program` inside the first node, in this working directory.
     pub fn command(&self, program: impl AsRef<Path>) -> Result<Command> {
-        let init = self
-            .init_process()
-            .with_context(|| format!("cluster `{}` is not up: cargo xtask cluster up", self.name))?;
+        self.command_on(Node::FIRST, program)
+    }
+
+    pub fn command_on(&self, node: Node, program: impl AsRef<Path>) -> Result<Command> {
+        let init = self.init_of(node).with_context(|| match node {
+            Node::FIRST => format!("cluster `{}` is not up: cargo xtask cluster up", self.name),
+            _ => format!("{} of cluster `{}` is off", node.name(), self.name),
+        })?;
         if init == 1 {
             return Ok(Command::new(program.as_ref()));
         }
         let mut command = Command::new("nsenter");
         for_the_node(&mut command);
         command.args(["--target", &init.to_string(), "--mount", "--net", "--pid", "--ipc", "--uts", "--"]);
-        // Entering a mount namespace moves us to its root; relative paths on the command line must keep their meaning.
+        // Entering a mount namespace changes the working directory, which would change the meaning of relative paths.
         command.arg("env").arg("-C").arg(std::env::current_dir()?).arg(program.as_ref());
         Ok(command)
     }
@@ -190,18 +213,18 @@ impl Cluster {
     pub fn kubectl(&self) -> Result<Command> {
         let mut command = self.command(self.programs()?.node("kubectl"))?;
         command.arg("--kubeconfig").arg(self.kubeconfig());
-        // Not in the user's own: every cluster has the same address, and they differ in what they serve.
+        // Not in the user's cache, because all clusters have the same address but serve different APIs.
         command.arg("--cache-dir").arg(self.dir.join("kubectl"));
         Ok(command)
     }
 
-    /// The node's cgroups that are there now.
+    /// The cluster's existing cgroups.
     pub fn cgroups(&self) -> Result<Vec<PathBuf>> {
-        cgroup::existing(&self.cgroup())
+        cgroup::existing(&self.cgroup(Node::FIRST))
     }
 
-    /// One `up` or `down` at a time. The lock is on the folder of all clusters, so that no file is left behind by it, and
-    /// ends with the process.
+    /// Allows one `up` or `down` at a time. The lock is on the folder of all clusters, so that it leaves no file, and ends
+    /// with the process.
     fn lock(&self) -> Result<File> {
         fs::create_dir_all(self.cache.clusters())?;
         let folder = File::open(self.cache.clusters())?;
@@ -210,8 +233,8 @@ impl Cluster {
     }
 }
 
-/// The environment of everything in the node: its network has no way out to a proxy, and its programs need the folders
-/// of daemons, which a plain `su` leaves out of PATH.
+/// The environment of all programs of the node: without a proxy, which its network cannot reach, and with the directories
+/// of daemons, which a plain `su` omits from PATH.
 fn for_the_node(command: &mut Command) {
     for variable in ["http_proxy", "https_proxy", "all_proxy", "no_proxy"] {
         command.env_remove(variable).env_remove(variable.to_uppercase());

@@ -1,9 +1,11 @@
-//! The programs a node consists of, and how each is started.
+//! The components of the node and their command lines.
 
 use std::path::Path;
 use std::process::Command;
 
-use super::{Cluster, NODE_ADDRESS, NODE_NAME, Profile};
+use anyhow::Result;
+
+use super::{Cluster, NODE_ADDRESS, Node, Profile};
 use crate::programs::Programs;
 use crate::s3;
 
@@ -24,7 +26,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// What needs no API server, or waits for it by itself.
+    /// Components that need no API server, or wait for it.
     pub(crate) fn first(profile: Profile) -> &'static [Self] {
         match profile {
             Profile::Kernel => &[Self::Names, Self::S3, Self::S3Tls],
@@ -37,7 +39,7 @@ impl Part {
         }
     }
 
-    /// What gives up when the API server does not answer.
+    /// Components that exit if the API server does not respond.
     pub(crate) fn second(profile: Profile) -> &'static [Self] {
         match profile {
             Profile::Kernel | Profile::Api => &[],
@@ -62,8 +64,9 @@ impl Part {
         }
     }
 
-    pub(crate) fn command(self, cluster: &Cluster, programs: &Programs) -> Command {
-        match self {
+    pub(crate) fn command(self, cluster: &Cluster, node: Node, programs: &Programs) -> Result<Command> {
+        let loss = cluster.timing()?.loss;
+        Ok(match self {
             Self::Names => names(),
             Self::S3 => s3_server(cluster, programs, "80"),
             Self::S3Tls => {
@@ -72,13 +75,29 @@ impl Part {
                 command
             }
             Self::Etcd => etcd(&programs.node("etcd"), &cluster.dir().join("state/etcd")),
-            Self::ApiServer => api_server(cluster, &programs.node("kube-apiserver")),
-            Self::Containerd => {
-                let mut command = Command::new("containerd");
-                command.arg("--config").arg(cluster.etc("containerd.toml"));
+            Self::ApiServer => {
+                let mut command = api_server(cluster, &programs.node("kube-apiserver"));
+                if let Some(loss) = loss {
+                    for of in ["not-ready", "unreachable"] {
+                        command.arg(format!("--default-{of}-toleration-seconds={}", loss.toleration_seconds));
+                    }
+                }
                 command
             }
-            Self::ControllerManager => controller_manager(cluster, &programs.node("kube-controller-manager")),
+            Self::Containerd => {
+                let mut command = Command::new("containerd");
+                command.arg("--config").arg(cluster.etc(node, "containerd.toml"));
+                command
+            }
+            Self::ControllerManager => {
+                let mut command = controller_manager(cluster, &programs.node("kube-controller-manager"));
+                if let Some(loss) = loss {
+                    command.arg(format!("--node-monitor-grace-period={}s", loss.grace_seconds));
+                    // The interval of its checks, 5 s by default.
+                    command.arg("--node-monitor-period=1s");
+                }
+                command
+            }
             Self::Scheduler => {
                 let mut command = component(cluster, &programs.node("kube-scheduler"), "scheduler");
                 command.args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
@@ -86,12 +105,13 @@ impl Part {
             }
             Self::Kubelet => {
                 let mut command = Command::new(programs.node("kubelet"));
-                command.arg(flag("config", &cluster.etc("kubelet.yaml")));
-                command.arg(flag("kubeconfig", &cluster.pki("kubelet.kubeconfig")));
+                command.arg(flag("config", &cluster.etc(node, "kubelet.yaml")));
+                command
+                    .arg(flag("kubeconfig", &cluster.pki(&format!("{}.kubeconfig", node.kubelet_files()))));
                 command.args([
                     "--v=2",
-                    &format!("--hostname-override={NODE_NAME}"),
-                    &format!("--node-ip={NODE_ADDRESS}"),
+                    &format!("--hostname-override={}", node.name()),
+                    &format!("--node-ip={}", node.address()),
                 ]);
                 command
             }
@@ -99,17 +119,17 @@ impl Part {
                 let mut command = Command::new(programs.node("kube-proxy"));
                 command.arg(flag("kubeconfig", &cluster.pki("kube-proxy.kubeconfig")));
                 command.args(["--proxy-mode=iptables", "--cluster-cidr=10.244.0.0/16"]);
-                command.arg(format!("--hostname-override={NODE_NAME}"));
-                // These limits belong to the whole machine, not to the node's network.
+                command.arg(format!("--hostname-override={}", node.name()));
+                // These limits apply to the whole machine, not only to the node's network.
                 command.args(["--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0"]);
                 command.arg("--conntrack-tcp-timeout-close-wait=0");
                 command
             }
-        }
+        })
     }
 }
 
-/// The same names for pods and for the node; the S3 name stands for every bucket's virtual host too.
+/// The same names for pods and for the node; the S3 name also covers the virtual host of each bucket.
 fn names() -> Command {
     let mut command = Command::new("dnsmasq");
     command.args([
@@ -155,7 +175,7 @@ fn etcd(program: &Path, data: &Path) -> Command {
         "--listen-client-urls=http://127.0.0.1:2379",
         "--advertise-client-urls=http://127.0.0.1:2379",
     ]);
-    // The data lives as long as the cluster: waiting for the disk would buy nothing.
+    // The data lives only as long as the cluster, so there is no need to wait for the disk.
     command.arg("--unsafe-no-fsync");
     command
 }
@@ -194,14 +214,14 @@ fn controller_manager(cluster: &Cluster, program: &Path) -> Command {
         "--leader-elect=false",
     ]);
     command.arg("--flex-volume-plugin-dir=/var/lib/kubelet/volume-plugins");
-    // A claim and a volume made for each other bind at the next of these rounds: 15 s by default.
+    // A claim and its pre-bound volume bind at the next sync, 15 s apart by default.
     command.arg("--pvclaimbinder-sync-period=1s");
-    // The defaults (20 per second) would delay the service accounts of fresh namespaces.
+    // The default (20 requests per second) would delay the service accounts of new namespaces.
     command.args(["--kube-api-qps=300", "--kube-api-burst=500", "--bind-address=127.0.0.1"]);
     command
 }
 
-/// A component that also asks the API server who may ask it something.
+/// A component that delegates authentication and authorization to the API server.
 fn component(cluster: &Cluster, program: &Path, user: &str) -> Command {
     let kubeconfig = cluster.pki(&format!("{user}.kubeconfig"));
     let mut command = Command::new(program);

@@ -1,5 +1,5 @@
-//! Where the node pulls `image: busybox` from, which is what examples and people write: a bucket of its own S3 server, with
-//! objects named as a registry names them. The node's network has no way to another registry.
+//! The registry from which the node pulls `image: busybox`, as in the examples: a bucket of its own S3 server, with objects
+//! named like a registry's paths. The node's network cannot reach any other registry.
 
 use anyhow::Result;
 
@@ -9,9 +9,9 @@ use crate::s3::{Client, ENDPOINT, ROOT};
 
 /// Also in `templates/hosts.toml`.
 const BUCKET: &str = "registry";
-/// What a runtime makes of `busybox`.
+/// The full name of `busybox`.
 const REPOSITORY: &str = "v2/library/busybox";
-/// containerd has no keys.
+/// Public, because containerd has no keys.
 const POLICY: &str = r#"{"Version": "2012-10-17", "Statement": [
     {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::registry/*"}
 ]}"#;

@@ -1,4 +1,4 @@
-//! An image as an archive of the Open Container Initiative's layout, byte for byte the same for the same content.
+//! Writes an image as an OCI archive; the same content gives the same bytes.
 
 use std::fs;
 use std::io::Read as _;
@@ -11,7 +11,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::contents::{Contents, Entry};
 
-/// Of a manifest.
+/// Media type of a manifest.
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
 pub(crate) struct Image {
@@ -54,11 +54,11 @@ impl Image {
     }
 }
 
-/// An archive taken apart.
+/// The contents of an archive.
 pub(crate) struct Layout {
     pub(crate) digest: String,
     pub(crate) manifest: Vec<u8>,
-    /// Digest and content of everything that the manifest names.
+    /// Digest and content of everything that the manifest references.
     pub(crate) blobs: Vec<(String, Vec<u8>)>,
 }
 
@@ -107,7 +107,7 @@ fn add_file(tar: &mut Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) -
     Ok(tar.append_data(&mut header, path, content)?)
 }
 
-/// Root's, from the beginning of time: neither the builder nor the clock shows in an image.
+/// Owned by root, with time zero, so that an image depends neither on its builder nor on the clock.
 fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
@@ -119,7 +119,7 @@ fn header(kind: EntryType, mode: u32, size: u64) -> Header {
     header
 }
 
-/// Whoever imports the archive at this moment reads the old one or the new one.
+/// Atomically, so that a concurrent import reads either the old or the new archive.
 fn replace(path: &Path, content: &[u8]) -> Result<()> {
     let folder = path.parent().expect("an archive is in a folder");
     fs::create_dir_all(folder)?;

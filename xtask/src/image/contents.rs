@@ -1,4 +1,4 @@
-//! The files of an image: a program with just what it needs to run.
+//! The files of an image: a program and what it needs to run.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,7 +22,7 @@ pub(crate) enum Entry {
 pub(crate) struct Contents(pub(crate) BTreeMap<String, Entry>);
 
 impl Contents {
-    /// Users, trusted authorities and the folders that a runtime mounts upon.
+    /// Users, CA certificates and the directories that a runtime mounts on.
     pub(crate) fn system_files(&mut self) -> Result<()> {
         for folder in ["dev", "proc", "sys"] {
             self.folder(folder, 0o755);
@@ -35,7 +35,7 @@ impl Contents {
         );
         self.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n".to_vec());
         let bundle = "etc/ssl/certs/ca-certificates.crt";
-        let content = fs::read(Path::new("/").join(bundle)).context("cannot read the trusted authorities")?;
+        let content = fs::read(Path::new("/").join(bundle)).context("cannot read the CA certificates")?;
         self.file(bundle, 0o644, content);
         Ok(())
     }
@@ -54,7 +54,7 @@ impl Contents {
     /// One program and a link for each of its commands.
     pub(crate) fn busybox(&mut self) -> Result<()> {
         let program = Path::new("/bin/busybox");
-        // Static from one Debian package, dynamic from another: both will do.
+        // Static or dynamic, depending on the Debian package.
         self.program(program, "bin/busybox")?;
         for applet in capture(Command::new(program).arg("--list"))?.lines().filter(|name| *name != "busybox")
         {
@@ -95,7 +95,7 @@ impl Contents {
         self.put(place, Entry::Folder { mode });
     }
 
-    /// With every folder above, as not every runtime makes them.
+    /// With all parent directories, because not every runtime creates them.
     fn put(&mut self, place: &str, entry: Entry) {
         for parent in Path::new(place).ancestors().skip(1).filter(|parent| !parent.as_os_str().is_empty()) {
             let parent = parent.to_string_lossy().into_owned();
@@ -114,7 +114,7 @@ fn linked(program: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The files in `ldd`'s output: `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, `/lib64/ld-linux-x86-64.so.2 (0x…)`;
-/// the kernel's `linux-vdso.so.1` is none.
+/// the kernel's `linux-vdso.so.1` is not a file.
 fn libraries(printed: &str) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for line in printed.lines() {

@@ -18,13 +18,13 @@ use contents::Contents;
 
 pub(crate) use archive::MANIFEST;
 
-/// What the node's pods pause on, and a shell for tests.
+/// The pause image of the node's pods, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
 pub const PAUSE: &str = BUSYBOX;
 /// This program, for pods of tests that read an object.
 pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
 
-/// What can be built. `driver` has the controller and the node service, `mounter` what runs in a Mountpoint Pod.
+/// The images. `driver` has the controller and the node service, `mounter` the programs of a Mountpoint Pod.
 pub const NAMES: &[&str] = &["busybox", "driver", "mounter", "testpod"];
 const TAG: &str = "dev";
 
@@ -64,16 +64,16 @@ pub fn archives(cache: &Cache) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// Busybox as people pull it. Not the image that is imported: once the kubelet has pulled an image, it does not take it for
-/// preloaded under another name any more, and pods that never pull would not start.
+/// Busybox, as users pull it. It differs from the imported image: once the kubelet has pulled an image, it no longer treats
+/// it as preloaded under another name, and pods that never pull would not start.
 const PULLED: &str = "busybox-pulled";
 
-/// What the node's registry has of it.
+/// Its objects in the node's registry.
 pub(crate) fn pulled(cache: &Cache) -> Result<Layout> {
     Layout::read(&write(&cache.images(), PULLED, Path::new(""))?.archive)
 }
 
-/// Writes the files of one image into a folder: the Dockerfile's way to the same content.
+/// Writes the files of one image into a folder, for the Dockerfile.
 pub fn unpack(cache: &Cache, name: &str, folder: &Path) -> Result<()> {
     let programs = cargo::shipped(cache)?;
     image(name, TAG, &|program| programs.join(program))?.contents.unpack(folder)
@@ -99,7 +99,8 @@ fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image>
             (&["/bin/busybox"], "0:0")
         }
         "driver" => {
-            programs(&["s3-csi-controller", "s3-csi-node"])?;
+            // The plugin checks the endpoint from here: `kubectl s3 doctor`.
+            programs(&["s3-csi-controller", "s3-csi-node", "kubectl-s3"])?;
             (&["/bin/s3-csi-controller"], NOBODY)
         }
         "mounter" => {
@@ -107,13 +108,13 @@ fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image>
             (&["/bin/s3-csi-mounter"], NOBODY)
         }
         "testpod" => {
-            // Most of an unoptimised program is what a debugger would want.
+            // Most of an unoptimised program is debug information.
             let stripped = tempfile::NamedTempFile::new()?;
             run(Command::new("strip").arg("-o").arg(stripped.path()).arg(std::env::current_exe()?))?;
             contents.program(stripped.path(), "bin/xtask")?;
             (&["/bin/xtask", "testpod"], NOBODY)
         }
-        _ => anyhow::bail!("there is no image `{name}`; there are: {}", NAMES.join(", ")),
+        _ => anyhow::bail!("unknown image `{name}`: use one of {}", NAMES.join(", ")),
     };
     Ok(Image { reference: format!("s3-csi.test/{name}:{tag}"), contents, command, user })
 }

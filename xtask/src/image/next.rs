@@ -1,4 +1,4 @@
-//! The driver as another version: what the tests upgrade to, and back from.
+//! The driver under another version number, for upgrade and downgrade tests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use crate::cargo;
 use crate::copy::mirror;
 use crate::progress::step;
 
-/// No release will ever be it.
+/// Never used for a release.
 pub const VERSION: &str = "99.0.0";
 pub const TAG: &str = "next";
-/// The images that have a version of ours in them.
+/// The images that contain our version.
 const NAMES: &[&str] = &["driver", "mounter"];
 
-/// Compiles a copy of the checkout in which only the version differs. The mount process stays as it is: to compile it again
-/// would take minutes, and it has no say in an upgrade.
+/// Compiles a copy of the checkout with another version number. The mount process stays the same, because compiling it takes
+/// minutes and it does not affect upgrades.
 pub fn build(cache: &Cache) -> Result<()> {
     let copy = cache.root().join("next");
     mirror(checkout(), &copy)?;
@@ -38,7 +38,7 @@ pub fn build(cache: &Cache) -> Result<()> {
     })
 }
 
-/// What the node imports for an upgrade.
+/// The archives that the node imports for an upgrade.
 pub fn archives(cache: &Cache) -> Vec<PathBuf> {
     NAMES.iter().map(|name| archive(cache, name)).collect()
 }

@@ -1,4 +1,4 @@
-//! Accounts of the S3 server, made and removed while it runs.
+//! Creates and removes accounts of the running S3 server.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use super::{ENDPOINT, ROOT};
 use crate::command::run;
 use crate::programs::Programs;
 
-/// An ordinary account, which may create buckets of its own.
+/// An ordinary account, which can create its own buckets.
 pub fn create(programs: &Programs, access_key: &str, secret_key: &str) -> Result<()> {
     let account = ["create-user", "--access", access_key, "--secret", secret_key, "--role", "userplus"];
     run(admin(programs).args(account))
@@ -18,7 +18,7 @@ pub fn delete(programs: &Programs, access_key: &str) -> Result<()> {
     run(admin(programs).args(["delete-user", "--access", access_key]))
 }
 
-/// A bucket belongs to one account, which every other is a stranger to.
+/// Gives a bucket to another account. Only its owner can use it.
 pub fn give_bucket(programs: &Programs, bucket: &str, access_key: &str) -> Result<()> {
     run(admin(programs).args(["change-bucket-owner", "--bucket", bucket, "--owner", access_key]))
 }

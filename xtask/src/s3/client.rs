@@ -1,4 +1,4 @@
-//! A client of a page: every request is a URL signed beforehand.
+//! A small S3 client that uses presigned URLs.
 
 use std::io::Read;
 use std::path::Path;
@@ -17,14 +17,14 @@ use url::Url;
 
 use super::{Account, REGION};
 
-/// For one request, the transfer of a large object included.
+/// For one request, including the transfer of a large object.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const SIGNATURE_LASTS_SECONDS: u64 = 300;
 
-/// The server answers 500 to a list of buckets while one of them is being deleted.
+/// The server responds with 500 to a list of buckets while one of them is being deleted.
 const LIST_TRIES: usize = 10;
 
-/// The server's own words when it says no.
+/// An error response of the server.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refused {
     pub status: u16,
@@ -95,27 +95,27 @@ impl Client {
         self.send(Method::Delete, &[bucket], &[], &[]).map(drop)
     }
 
-    /// Who may do what, as a policy document.
+    /// Sets the bucket policy.
     pub fn put_policy(&self, bucket: &str, policy: &str) -> Result<()> {
         self.send(Method::Put, &[bucket], &[("policy", "")], policy.as_bytes()).map(drop)
     }
 
-    /// Begins an upload of several parts, which nobody completes.
+    /// Begins a multipart upload that is never completed.
     pub fn begin_upload(&self, bucket: &str, key: &str) -> Result<()> {
         self.send(Method::Post, &[bucket, key], &[("uploads", "")], &[]).map(drop)
     }
 
-    /// Uploads of several parts that were begun and neither completed nor aborted.
+    /// Multipart uploads that were neither completed nor aborted.
     pub fn unfinished_uploads(&self, bucket: &str) -> Result<Vec<String>> {
         Ok(elements(&text(self.send(Method::Get, &[bucket], &[("uploads", "")], &[])?)?, "UploadId"))
     }
 
-    /// The keys that begin with `prefix`, all pages of them.
+    /// All keys that begin with `prefix`.
     pub fn objects(&self, bucket: &str, prefix: &str) -> Result<Vec<String>> {
         let mut keys = Vec::new();
         let mut token = None;
         loop {
-            // Names in their order: the signature is over the sorted query.
+            // Sorted by name, because the signature covers the sorted query.
             let mut query = Vec::from_iter(token.as_deref().map(|token| ("continuation-token", token)));
             query.extend([("list-type", "2"), ("prefix", prefix)]);
             let page = text(self.send(Method::Get, &[bucket], &query, &[])?)?;
@@ -131,7 +131,7 @@ impl Client {
         self.send(Method::Put, &[bucket, key], &[], content).map(drop)
     }
 
-    /// An object that says what it is.
+    /// Stores an object with a content type.
     pub fn put_as(&self, bucket: &str, key: &str, kind: &str, content: &[u8]) -> Result<()> {
         let request = self.request(Method::Put, &[bucket, key], &[])?.header("content-type", kind);
         self.exchange(request, content).map(drop)
@@ -141,7 +141,7 @@ impl Client {
         self.send(Method::Get, &[bucket, key], &[], &[])
     }
 
-    /// Some bytes of an object, as they come.
+    /// A stream of a range of an object.
     pub fn stream(&self, bucket: &str, key: &str, bytes: std::ops::Range<u64>) -> Result<impl Read + use<>> {
         let request = self.request(Method::Get, &[bucket, key], &[])?;
         let request = request.header("range", format!("bytes={}-{}", bytes.start, bytes.end - 1));
@@ -154,7 +154,7 @@ impl Client {
         self.send(Method::Delete, &[bucket, key], &[], &[]).map(drop)
     }
 
-    /// `path` is nothing, a bucket, or a bucket and a key.
+    /// `path` is empty, a bucket, or a bucket and a key.
     fn send(&self, method: Method, path: &[&str], query: &[(&str, &str)], body: &[u8]) -> Result<Vec<u8>> {
         self.exchange(self.request(method, path, query)?, body)
     }
@@ -200,10 +200,10 @@ fn stumbled(error: &anyhow::Error) -> bool {
 }
 
 fn text(content: Vec<u8>) -> Result<String> {
-    String::from_utf8(content).context("the S3 server's answer is not text")
+    String::from_utf8(content).context("the S3 server's response is not valid UTF-8")
 }
 
-/// The contents of every `<name>` of an answer. S3's answers have neither attributes nor nesting where this is used.
+/// The contents of every `<name>` of a response. S3's responses have neither attributes nor nesting where this is used.
 fn elements(page: &str, name: &str) -> Vec<String> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     page.split(&open)

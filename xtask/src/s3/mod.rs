@@ -1,4 +1,4 @@
-//! The S3 server of tests and demo as its users see it: where it is, who may use it, and a client for people and tests.
+//! The S3 server of tests and demo: its endpoints, its accounts and a client.
 
 pub mod accounts;
 mod client;
@@ -12,7 +12,7 @@ pub const ENDPOINT: &str = "http://s3.test";
 pub const ENDPOINT_TLS: &str = "https://s3.test";
 pub const REGION: &str = "us-east-1";
 
-/// These secrets guard nothing: the server lives in a network of its own, as long as the cluster does.
+/// These keys need no protection: the server is reachable only in the cluster's own network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Account {
     pub name: &'static str,
@@ -27,7 +27,7 @@ pub const ALICE: Account =
 pub const BOB: Account =
     Account { name: "bob", access_key: "AKIABOB", secret_key: "bob-secret-of-the-test-server" };
 
-/// The ordinary accounts: each sees its own buckets only.
+/// The ordinary accounts, each of which sees only its own buckets.
 pub const ACCOUNTS: &[Account] = &[ALICE, BOB];
 
 impl Account {

@@ -1,4 +1,4 @@
-//! What a person needs to understand a failure after the cluster is gone, in one folder.
+//! Collects what is needed to understand a failure after the cluster is gone, in one folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Result;
 
 use crate::cache::checkout;
-use crate::cluster::{Cluster, Profile};
+use crate::cluster::{Cluster, Node, Profile};
 use crate::command::{capture, run};
 
 /// (file, arguments of kubectl)
@@ -22,24 +22,30 @@ const DUMPS: &[(&str, &[&str])] = &[
     ("attachments.yaml", &["get", "mountpoints3podattachments", "--output=yaml"]),
 ];
 
-/// Collects, and says where to look.
+/// Collects the evidence and prints where it is.
 pub fn keep(cluster: &Cluster, name: &str) {
     match collect(cluster, name) {
         Ok(folder) => println!("evidence: {}", folder.display()),
-        Err(error) => println!("no evidence: {error:#}"),
+        Err(error) => println!("could not collect evidence: {error:#}"),
     }
 }
 
-/// Copies the logs of every part and pod and dumps what the API server has. What cannot be had is left out: a broken
-/// cluster is the very case this is for.
+/// Copies the logs of every component and pod and dumps the objects of the API server. It skips what fails, because it is
+/// meant for broken clusters.
 fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
     let folder = checkout().join("target/evidence").join(suite);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
-    copy(&cluster.logs(), &folder.join("log"));
-    copy(&cluster.dir().join("state/var/log/pods"), &folder.join("pods"));
-    if let Ok(mounts) = cluster.command("cat").and_then(|mut cat| capture(cat.arg("/proc/self/mountinfo"))) {
-        fs::write(folder.join("mountinfo.txt"), mounts)?;
+    for node in cluster.nodes().unwrap_or(vec![Node::FIRST]) {
+        let folder = if node == Node::FIRST { folder.clone() } else { folder.join(node.name()) };
+        fs::create_dir_all(&folder)?;
+        copy(&cluster.logs(node), &folder.join("log"));
+        copy(&cluster.disk(node).join("var/log/pods"), &folder.join("pods"));
+        let mounts =
+            cluster.command_on(node, "cat").and_then(|mut cat| capture(cat.arg("/proc/self/mountinfo")));
+        if let Ok(mounts) = mounts {
+            fs::write(folder.join("mountinfo.txt"), mounts)?;
+        }
     }
     if cluster.plan().is_ok_and(|plan| plan.profile != Profile::Kernel) {
         for (file, arguments) in DUMPS {

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: the cheap checks first, then the suites on real parts, each in a cluster made for it.
+//! `cargo xtask test`: the cheap checks first, then the suites with real components, each in its own cluster.
 
 pub mod evidence;
 mod suite;
@@ -28,13 +28,13 @@ pub struct Wanted {
     /// Keep each suite's cluster (`cargo xtask cluster status --name test-cluster`).
     #[arg(long)]
     keep: bool,
-    /// Keep every processor busy while the tests run: they must not need an idle machine.
+    /// Keep every processor busy while the tests run, to find tests that depend on an idle machine.
     #[arg(long)]
     busy: bool,
-    /// Which Kubernetes to test on.
+    /// Kubernetes release to test on.
     #[arg(long, value_enum, default_value_t)]
     kubernetes: Kubernetes,
-    /// Run only the tests whose name contains this.
+    /// Run only tests whose name contains this text.
     filter: Option<String>,
 }
 
@@ -42,15 +42,17 @@ pub struct Wanted {
 enum Suite {
     /// Format and lints.
     Lint,
-    /// Pure logic, beside the code it tests.
+    /// Pure logic, next to the code it tests.
     Unit,
-    /// On a real API server without anything that acts on objects.
+    /// The controller and the node service on a real API server, without other controllers.
     Api,
-    /// Claims, with the cluster's own binder and the S3 server.
+    /// Provisioning, with controller-manager and the S3 server.
     Claims,
     /// Real mounts in a private namespace.
     Kernel,
-    /// Whole journeys on a real node, and the node itself.
+    /// Behaviour that needs several nodes.
+    Nodes,
+    /// User journeys on a real node, and the node itself.
     Cluster,
 }
 
@@ -141,6 +143,7 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, programs: &[TestProgram]) -> Co
         total += on(Suite::Api, Profile::Api);
         total += on(Suite::Claims, Profile::Control);
         total += on(Suite::Kernel, Profile::Kernel);
+        total += on(Suite::Nodes, Profile::Node);
         if wanted.includes(Suite::Cluster) {
             // The tests of the node itself make clusters of their own.
             let machine = Place::Machine(wanted.kubernetes);
@@ -150,6 +153,9 @@ fn on_real_parts(cache: &Cache, wanted: &Wanted, programs: &[TestProgram]) -> Co
         total
     })
 }
+
+/// The first node runs the control plane, so that tests can stop the two others.
+const NODES: u8 = 3;
 
 /// The cluster is made for the suite, so that a person's own is left as it is.
 fn in_own_cluster(
@@ -162,10 +168,12 @@ fn in_own_cluster(
     if !wanted.includes(name) {
         return Count::default();
     }
+    let nodes = if name == Suite::Nodes { NODES } else { 1 };
+    let plan = Plan { profile, kubernetes: wanted.kubernetes, nodes };
     let name = format!("{name:?}").to_lowercase();
     let cluster = Cluster::named(cache, &format!("test-{name}"));
     // What an earlier run left, on purpose or not, is not what a test expects to find.
-    let up = cluster.down().and_then(|()| cluster.up(Plan { profile, kubernetes: wanted.kubernetes }));
+    let up = cluster.down().and_then(|()| cluster.up(plan));
     let mut total = match up {
         Ok(()) => or_failed(&name, suite(programs, &name, Place::Inside(&cluster), wanted.filter.as_deref())),
         Err(error) => {

@@ -138,14 +138,14 @@ async fn the_second_of_two_takes_over_when_the_first_is_killed_or_stops() {
     second.says("caches filled").await;
     stage.attached(&stage.workload("w1", &["v0"]).await).await;
     drop(first);
-    second.says("acting").await;
+    second.says("became leader").await;
     stage
         .attached(&stage.workload_with("w2", &["v0"], json!({"securityContext": {"fsGroup": 1}})).await)
         .await;
     let third = Controller::launch(&stage.here.client, &[]).await;
     third.says("caches filled").await;
     assert!(second.stop().success());
-    third.says("acting").await;
+    third.says("became leader").await;
     stage
         .attached(&stage.workload_with("w3", &["v0"], json!({"securityContext": {"fsGroup": 2}})).await)
         .await;

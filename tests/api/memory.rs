@@ -78,7 +78,7 @@ async fn claims_and_pods_of_300_megabytes_do_not_take_the_controllers_memory() {
     let controller = Controller::launch_within(&memory, &stage.here.client, &[]).await;
     eventually("the controller acts", READS_WITHIN, || async {
         assert_eq!(memory.kills(), 0, "killed for want of memory with a limit of {limit}");
-        let acts = controller.log().contains("\"message\":\"acting\"");
+        let acts = controller.log().contains("\"message\":\"became leader\"");
         Seen::some(acts.then_some(()), xtask::command::tail(&controller.log()))
     })
     .await;

@@ -1,4 +1,4 @@
-//! The node's program and the API server: what it waits for, whom it trusts, when it is ready, how it stops.
+//! The node service and the API server: what it waits for, which pods it trusts, when it is ready, how it stops.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -44,7 +44,7 @@ async fn what_cannot_be_is_refused_with_the_right_code() {
     };
     changed(&|request| request.volume_id.clear(), "Volume ID not provided");
     changed(&|request| request.target_path.clear(), "Target path not provided");
-    changed(&|request| request.target_path = "/etc".into(), "target path `/etc` is not of the form");
+    changed(&|request| request.target_path = "/etc".into(), "invalid target path \"/etc\": expected");
     changed(&|request| request.volume_capability = None, "Volume capability not provided");
     changed(&|request| request.volume_context.clear(), "bucketName");
     changed(
@@ -91,7 +91,7 @@ async fn a_publish_that_waits_ends_with_what_it_waited_for_and_a_second_one_is_a
     let (aborted, late) = if one.code() == Code::Aborted { (one, other) } else { (other, one) };
     assert_eq!(aborted.code(), Code::Aborted);
     assert_eq!(late.code(), Code::DeadlineExceeded);
-    assert!(late.message().contains("no attachment names this workload"), "{late}");
+    assert!(late.message().contains("no attachment lists this workload"), "{late}");
 }
 
 #[tokio::test]
@@ -116,18 +116,18 @@ async fn a_mountpoint_pod_that_cannot_start_is_quoted() {
     stage.report_mountpoint(&pod.name_any(), status).await;
     let refused = node.csi.publish(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    let told = format!("`{}` does not start: ImagePullBackOff: no such image: mounter:9", pod.name_any());
+    let told = format!("{} cannot start: ImagePullBackOff: no such image: mounter:9", pod.name_any());
     assert!(refused.message().contains(&told), "{refused}");
 }
 
-/// Whoever can write attachments could otherwise have descriptors and keys sent anywhere.
+/// The right to write attachments must not be enough to have descriptors and keys sent to any pod.
 #[tokio::test]
 async fn only_a_pod_of_the_driver_for_this_volume_is_trusted() {
     let (stage, kubelet, node) = begin("node-trusts").await;
     let driver_version = contract::names::label::DRIVER_VERSION;
     let volume_name = contract::names::annotation::VOLUME_NAME;
     for (name, labels, annotations, words) in [
-        ("stranger", json!({}), json!({}), "does not carry the driver's labels"),
+        ("stranger", json!({}), json!({}), "does not have the driver's labels"),
         (
             "others",
             json!({driver_version: "1"}),
@@ -170,7 +170,7 @@ async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
     stage.schedule_mountpoint(&pod.name_any()).await;
     let volume = stage.volume_name("data");
     let request = publish_request(&volume, "bucket", &kubelet.target(&workload.uid().unwrap(), &volume));
-    // Of two at once one is refused: then the other has begun.
+    // Of two at once, one gets ABORTED; then the other is running.
     let call = || {
         let (csi, request) = (node.csi.clone(), request.clone());
         tokio::spawn(async move { csi.publish(request).await })
@@ -195,11 +195,11 @@ async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
     stage.report_mountpoint(&pod.name_any(), status).await;
     let finished = running.await.unwrap().unwrap_err();
     assert!(finished.message().contains("Evicted: the node was short of memory"), "{finished}");
-    // A second signal could meet a program that has already let go of its handlers.
+    // No second signal: the program may have removed its signal handlers already.
     assert!(node.ended().success());
 }
 
-/// A node with the start-up taint and another, on which a predecessor was registered.
+/// Gives the node the start-up taint and another one, and the registration of an earlier process.
 async fn tainted(stage: &Stage, node: &str) {
     let taints =
         json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}]);
@@ -220,7 +220,7 @@ async fn taints(stage: &Stage, node: &str) -> Vec<String> {
     taints.into_iter().map(|taint| taint.key).collect()
 }
 
-/// Nobody else's is touched.
+/// The other taint stays.
 async fn only_ours_is_removed(stage: &Stage, node: &str) {
     eventually("the taint is gone", LIMIT, || async {
         let left = taints(stage, node).await;
@@ -234,7 +234,7 @@ async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
     let (stage, kubelet) = (Stage::set("node-taint").await, Kubelet::default());
     tainted(&stage, &stage.node).await;
     let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
-    // One that waits for no kubelet starts after it and removes its own.
+    // One without registration starts later and removes the taint of its own node.
     let (beside, other_kubelet) = (stage.volume_name("beside"), Kubelet::default());
     stage.add_node(&beside).await;
     tainted(&stage, &beside).await;
@@ -242,7 +242,7 @@ async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
         NodeProgram::start(&stage.here.client, &beside, &other_kubelet, &["--registration=off"]).await;
     only_ours_is_removed(&stage, &beside).await;
     drop(other);
-    assert!(taints(&stage, &stage.node).await.contains(&NOT_READY.to_owned()), "kubelet has not asked yet");
+    assert!(taints(&stage, &stage.node).await.contains(&NOT_READY.to_owned()), "not registered yet");
     assert!(!node.csi.is_ready().await);
     assert!(node.probe("/readyz").0.contains("503"));
     let registry = Csi::connect(&kubelet.registration_socket()).await.unwrap();

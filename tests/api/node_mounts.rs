@@ -1,4 +1,4 @@
-//! The node's program and mounts that it did not make itself: of older drivers, of a dead predecessor, of nobody.
+//! The node service and mounts that it did not make: of older drivers, or left by an earlier process.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use contract::names::comm_on_node;
 use kube::ResourceExt as _;
 use node::kernel;
-use node::place::{Place, Root};
+use node::safe_path::{Root, SafePath};
 use s3_csi_tests::account::API_SERVER;
 use s3_csi_tests::controller::shared;
 use s3_csi_tests::csi::publish_request;
@@ -20,7 +20,7 @@ use xtask::s3::ALICE;
 
 const LIMIT: Duration = Duration::from_mins(1);
 
-fn place(kubelet: &Kubelet, path: &Path) -> Place {
+fn place(kubelet: &Kubelet, path: &Path) -> SafePath {
     Root::open(kubelet.path()).unwrap().create(path).unwrap()
 }
 
@@ -58,7 +58,7 @@ async fn what_a_dead_predecessor_left_is_swept_at_the_start() {
     // A workload's mount without any source.
     let stray = kubelet.target("stray", "pv");
     drop(kernel::mount_source(&place(&kubelet, &stray), false).unwrap());
-    // One that is served: it is not for a sweep to say that nobody uses it.
+    // One that is served, which a sweep must leave alone.
     let (used, server) = (kubelet.target("used", "pv"), MountpointPod::start());
     server.serve_at(ALICE, "swept", &place(&kubelet, &used));
     let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
@@ -94,15 +94,16 @@ async fn an_unpublish_needs_nobody() {
     let dead = kubelet.target("dead", "pv");
     drop(kernel::mount_source(&place(&kubelet, &dead), false).unwrap());
     let condition = node.csi.stats("handle", &dead).await.unwrap().volume_condition.unwrap();
-    assert!(condition.abnormal && condition.message.contains("is gone"), "{}", condition.message);
+    assert!(condition.abnormal && condition.message.contains("mount process died"), "{}", condition.message);
     unpublish("dead").await;
-    let silent = kernel::mount_source(&place(&kubelet, &kubelet.target("silent", "pv")), false).unwrap();
-    unpublish("silent").await;
-    drop(silent);
+    let unresponsive =
+        kernel::mount_source(&place(&kubelet, &kubelet.target("unresponsive", "pv")), false).unwrap();
+    unpublish("unresponsive").await;
+    drop(unresponsive);
 }
 
-/// The API server is away when the node's program starts: it unmounts at once, takes nothing for abandoned that it does not
-/// know, and mounts when it is back.
+/// The API server is unavailable when the node service starts: it unmounts at once, sweeps nothing, and mounts when the API
+/// server is back.
 #[tokio::test]
 async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
     bucket(ALICE, "node-outage").put("node-outage", "file", b"served").unwrap();
@@ -115,7 +116,7 @@ async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
     let volume = stage.volume_name("data");
     let target = kubelet.target(&workload.uid().unwrap(), &volume);
     let request = publish_request(&volume, "node-outage", &target);
-    // Of a workload that is attached, which only the API server knows; and of one that is leaving.
+    // One of an attached workload, which only the API server knows, and one of a workload that is being deleted.
     drop(kernel::mount_source(&place(&kubelet, &target), false).unwrap());
     let leaving = kubelet.target("leaving", "pv");
     drop(kernel::mount_source(&place(&kubelet, &leaving), false).unwrap());
@@ -129,7 +130,7 @@ async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
     let waits = node.csi.publish(request.clone()).await.unwrap_err();
     assert_eq!(waits.code(), Code::Unavailable);
     assert!(waits.message().contains("waiting for the API server"), "{waits}");
-    assert!(node.metrics().contains("s3_csi_node_sweeps_total 0"), "it knows of nothing yet");
+    assert!(node.metrics().contains("s3_csi_node_sweeps_total 0"), "its caches are empty");
 
     relay.mend();
     let _pod = MountpointPod::start_at(&comm_on_node(kubelet.path(), &pod.uid().unwrap()));
@@ -141,15 +142,15 @@ async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
     })
     .await;
     assert_eq!(read(&target.join("file")).unwrap(), "served");
-    eventually("what is left is searched for", LIMIT, || async {
+    eventually("a sweep has run", LIMIT, || async {
         let swept = node.metrics().contains("s3_csi_node_sweeps_total 1");
         Seen::some(swept.then_some(()), node.log())
     })
     .await;
-    assert_eq!(Kubelet::mounts(&target), 2, "upon the dead one, which was not taken for abandoned");
+    assert_eq!(Kubelet::mounts(&target), 2, "upon the dead one, which was not swept");
 }
 
-/// A link that a pod made inside its volume's folder must not lead the driver out of kubelet's.
+/// A link that a pod made inside its volume's directory must not lead the driver out of the kubelet's.
 #[tokio::test]
 async fn no_link_leads_out_of_kubelets_folder() {
     let (stage, kubelet) = (Stage::set("node-links").await, Kubelet::default());
@@ -164,7 +165,7 @@ async fn no_link_leads_out_of_kubelets_folder() {
     fs::create_dir_all(target.parent().unwrap().parent().unwrap()).unwrap();
     std::os::unix::fs::symlink(outside.path(), target.parent().unwrap()).unwrap();
     assert!(node.csi.unpublish("handle", &target).await.is_err());
-    assert_eq!(Kubelet::mounts(&outside.path().join("mount")), 1, "it is not ours to unmount");
+    assert_eq!(Kubelet::mounts(&outside.path().join("mount")), 1, "a mount elsewhere is not touched");
     drop(device);
     rustix::mount::unmount(outside.path().join("mount"), rustix::mount::UnmountFlags::DETACH).unwrap();
 }

@@ -54,10 +54,10 @@ async fn a_node_service_changes_the_taint_of_its_own_node_and_nothing_else() {
     })
     .await;
 
-    let ours_only = "nothing of its Node but the taint";
+    let ours_only = "can change only the taint";
     for (node, change, words) in [
-        (&other, taints(&["others"]), format!("its own Node only: this token is of node '{own}'")),
-        (&other, taints(&[TAINT, "others", "more"]), "its own Node only".to_owned()),
+        (&other, taints(&["others"]), format!("only its own Node; this token belongs to node '{own}'")),
+        (&other, taints(&[TAINT, "others", "more"]), "only its own Node".to_owned()),
         (&own, taints(&[TAINT]), ours_only.to_owned()),
         (&own, taints(&[]), ours_only.to_owned()),
         (&own, taints(&["others", "more"]), ours_only.to_owned()),
@@ -70,7 +70,7 @@ async fn a_node_service_changes_the_taint_of_its_own_node_and_nothing_else() {
     }
     let nowhere = node_service(&stage, None).await;
     let refused = patch(&nowhere, &own, &taints(&["others"])).await.unwrap_err();
-    assert!(refused.contains("this token is of node ''"), "{refused}");
+    assert!(refused.contains("this token belongs to node ''"), "{refused}");
 
     let left = patch(&here, &own, &taints(&["others"])).await.unwrap();
     assert_eq!(left.spec.unwrap().taints.unwrap().len(), 1);

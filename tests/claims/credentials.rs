@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use ::controller::provision::claim::{BEGUN, FINALIZER};
-use ::controller::provision::naming::VolumeId;
+use ::controller::provision::claims::claim::{FINALIZER, STARTED};
+use ::controller::provision::volume_id::VolumeId;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
 use s3_csi_tests::account::CONTROLLER;
@@ -46,7 +46,7 @@ async fn each_tenants_buckets_are_in_its_own_account() {
     let claim = serde_json::from_value(claim).unwrap();
     elsewhere.claims().create(&kube::api::PostParams::default(), &claim).await.unwrap();
     let missing = format!("there is no Secret {}/bob", elsewhere.here.namespace);
-    elsewhere.is_told("bob", &["ProvisioningFailed:", &missing]).await;
+    elsewhere.has_event("bob", &["ProvisioningFailed:", &missing]).await;
     assert!(elsewhere.volumes_here().await.is_empty());
 }
 
@@ -65,18 +65,18 @@ async fn each_mistake_has_its_own_words() {
         ("missing", "there is no Secret"),
         ("cleared", "has no key `access_key_id`"),
         ("halved", "has no key `secret_access_key`"),
-        ("emptied", "the key `secret_access_key` of Secret"),
-        ("garbled", "is not one that S3 could have given"),
+        ("emptied", "`secret_access_key` is empty"),
+        ("garbled", "is not valid"),
         ("unknown", "InvalidAccessKeyId"),
         ("mismatched", "SignatureDoesNotMatch"),
     ] {
         tenant.class(secret, tenant.provisioner_secret(secret), json!({})).await;
         tenant.claim(secret, secret).await;
-        let told = tenant.is_told(secret, &["ProvisioningFailed:", words]).await;
+        let told = tenant.has_event(secret, &["ProvisioningFailed:", words]).await;
         for account in [ALICE, BOB] {
             assert!(!told.contains(account.secret_key), "{told}");
         }
-        tenant.unmarked(secret).await;
+        tenant.has_no_finalizer(secret).await;
     }
     // Corrected, and no more is needed.
     tenant.keys("mismatched", ALICE).await;
@@ -97,7 +97,7 @@ async fn an_account_that_may_not_is_told_so() {
     tenant.secret("plain", data).await;
     tenant.class("plain", tenant.provisioner_secret("plain"), json!({})).await;
     tenant.claim("data", "plain").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "AccessDenied", "s3:CreateBucket"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "AccessDenied", "s3:CreateBucket"]).await;
 }
 
 #[tokio::test]
@@ -107,7 +107,7 @@ async fn a_region_that_the_server_does_not_accept_is_named() {
     tenant.class("abroad", json!({"region": "eu-central-1"}), json!({})).await;
     tenant.class("home", json!({"region": "us-east-1"}), json!({})).await;
     tenant.claim("far", "abroad").await;
-    tenant.is_told("far", &["ProvisioningFailed:", "does not accept region `eu-central-1`"]).await;
+    tenant.has_event("far", &["ProvisioningFailed:", "does not accept region `eu-central-1`"]).await;
     tenant.claim("near", "home").await;
     let options = tenant.bound("near").await.spec.unwrap().mount_options;
     assert_eq!(options, Some(vec!["region=us-east-1".to_owned()]), "the mount is told, too");
@@ -131,14 +131,14 @@ async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
         let begun =
             json!({"volume": bucket, "secret": [theirs.here.namespace, secret], "region": "us-east-1"});
         let mark = json!({"metadata": {
-            "finalizers": [FINALIZER], "annotations": {BEGUN: begun.to_string()},
+            "finalizers": [FINALIZER], "annotations": {STARTED: begun.to_string()},
         }});
         tenant.claims().patch(secret, &PatchParams::default(), &Patch::Merge(mark)).await.unwrap();
         tenant.delete(secret).await;
         tenant.claim_gone(secret).await;
-        tenant.is_told(secret, &["BucketLeft:", &bucket]).await;
+        tenant.has_event(secret, &["BucketLeft:", &bucket]).await;
         assert!(theirs.has_bucket(&bucket), "Bob's keys were used");
-        let told = tenant.told(secret).await;
+        let told = tenant.events(secret).await;
         outcomes.insert(told.iter().map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
     }
     assert_eq!(outcomes.len(), 1, "they can be told apart: {outcomes:?}");
@@ -158,14 +158,14 @@ async fn a_secret_that_the_controller_may_not_read_names_the_value_to_set() {
     let narrowed = format!("provisioning.secretNamespaces={{{}}}", inside.here.namespace);
     let account = CONTROLLER.variant(client, "narrowed", &CONTROLLER.roles(&[&narrowed])).await;
     let controller = Controller::launch_as(&account, client, &["--leader-election=false"]).await;
-    controller.says("acting").await;
+    controller.says("became leader").await;
     for tenant in &tenants {
         tenant.keys("keys", ALICE).await;
         tenant.class("class", tenant.provisioner_secret("keys"), json!({})).await;
         tenant.claim("data", "class").await;
     }
     inside.bound("data").await;
-    let told = outside.is_told("data", &["ProvisioningFailed:", "`provisioning.secretNamespaces`"]).await;
+    let told = outside.has_event("data", &["ProvisioningFailed:", "`provisioning.secretNamespaces`"]).await;
     assert!(
         told.contains(&format!("may not read Secret {namespace}/keys: add namespace `{namespace}`")),
         "{told}"

@@ -82,13 +82,13 @@ async fn a_claim_deleted_while_its_bucket_is_in_doubt_leaves_nothing() {
     let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "doubt"}), json!({})).await;
     tenant.claim("data", "plain").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "before CreateBucket", "was answered"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "lost the connection", "during CreateBucket"]).await;
     assert_eq!(ours(&tenant, "doubt-").len(), 1, "the server did it all the same");
     // Even the class may be gone by then.
     let classes = Api::<StorageClass>::all(tenant.here.client.clone());
     classes.delete(&tenant.class_name("plain"), &DeleteParams::default()).await.unwrap();
     tenant.delete("data").await;
-    tenant.is_told("data", &["ProvisioningCleanupFailed:"]).await;
+    tenant.has_event("data", &["ProvisioningCleanupFailed:"]).await;
     drop(controller);
     server.plan(|_, _| Fault::None);
     let controller = behind(&server, &tenant).await;
@@ -110,7 +110,7 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     parameters["bucketNamePrefix"] = json!("orphaned");
     tenant.class("keyed", parameters, json!({})).await;
     tenant.claim("data", "keyed").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "lost the connection"]).await;
     let left = ours(&tenant, "orphaned-");
     assert_eq!(left.len(), 1, "the server did it all the same");
     let secrets = Api::<Secret>::namespaced(tenant.here.client.clone(), &tenant.here.namespace);
@@ -118,7 +118,7 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     tenant.delete("data").await;
     tenant.claim_gone("data").await;
     let bucket = left.first().unwrap();
-    tenant.is_told("data", &["BucketLeft:", bucket, "is gone: delete it by hand"]).await;
+    tenant.has_event("data", &["BucketLeft:", bucket, "is gone: delete it manually"]).await;
     drop(controller);
 }
 
@@ -131,7 +131,7 @@ async fn a_class_that_changes_while_a_bucket_is_in_doubt_leaves_one_bucket() {
     let controller = behind(&server, &tenant).await;
     tenant.class("plain", json!({"bucketNamePrefix": "changing-old"}), json!({})).await;
     tenant.claim("data", "plain").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "was answered"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "lost the connection"]).await;
     let classes = Api::<StorageClass>::all(tenant.here.client.clone());
     classes.delete(&tenant.class_name("plain"), &DeleteParams::default()).await.unwrap();
     tenant.class("plain", json!({"bucketNamePrefix": "changing-new"}), json!({})).await;
@@ -154,9 +154,9 @@ async fn a_refusal_is_never_taken_for_success() {
 
     server.plan(|_, _| Fault::Refuse(403, "AccessDenied"));
     tenant.claim("late", "plain").await;
-    tenant.is_told("late", &["ProvisioningFailed:", "AccessDenied"]).await;
+    tenant.has_event("late", &["ProvisioningFailed:", "AccessDenied"]).await;
     tenant.delete("early").await;
-    tenant.is_told(&early.name_any(), &["VolumeFailedDelete:", "AccessDenied", "s3:DeleteBucket"]).await;
+    tenant.has_event(&early.name_any(), &["VolumeFailedDelete:", "AccessDenied", "s3:DeleteBucket"]).await;
     eventually("both were refused once more", LIMIT, || async {
         let (seen, early) = (server.seen(), handle(&early));
         let is_late = |seen: &&String| seen.starts_with("PUT /refusals-") && !seen.contains(&early);

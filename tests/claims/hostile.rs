@@ -82,7 +82,7 @@ async fn answers_without_measure_do_not_decide_how_much_memory_is_used() {
         tenant.delete(&format!("data-{number}")).await;
     }
     for volume in &volumes {
-        tenant.is_told(volume, &["VolumeFailedDelete:", "with what S3 never answers"]).await;
+        tenant.has_event(volume, &["VolumeFailedDelete:", "sent an invalid response"]).await;
     }
     let peak = peak_bytes(&controller);
     assert!(peak < MOST_BYTES, "{} MiB", peak >> 20);

@@ -19,8 +19,8 @@ async fn a_claim_gets_a_bucket_and_takes_it_along() {
     let bucket = handle(&volume);
     assert!(tenant.has_bucket(&bucket));
     assert_eq!(volume.spec.as_ref().unwrap().mount_options, Some(vec!["allow-delete".to_owned()]));
-    tenant.is_told("data", &["Provisioning:", &bucket]).await;
-    tenant.is_told("data", &["ProvisioningSucceeded:", &volume.name_any()]).await;
+    tenant.has_event("data", &["Provisioning:", &bucket]).await;
+    tenant.has_event("data", &["ProvisioningSucceeded:", &volume.name_any()]).await;
     tenant.delete("data").await;
     tenant.volume_gone(&volume.name_any()).await;
     assert!(!tenant.has_bucket(&bucket));
@@ -38,7 +38,7 @@ async fn a_bucket_with_objects_is_kept_and_that_is_told() {
     tenant.server.put(&bucket, "precious", b"x").unwrap();
     tenant.delete("data").await;
     tenant.volume_gone(&volume.name_any()).await;
-    tenant.is_told(&volume.name_any(), &["BucketKept:", &bucket, "is not empty"]).await;
+    tenant.has_event(&volume.name_any(), &["BucketKept:", &bucket, "is not empty"]).await;
     assert_eq!(tenant.server.get(&bucket, "precious").unwrap(), b"x");
     let metrics = controller.as_ref().unwrap().metrics();
     assert!(metrics.contains("s3_csi_controller_buckets_kept_total{reason=\"not_empty\"}"), "{metrics}");
@@ -136,15 +136,15 @@ async fn what_no_bucket_can_be_is_refused_in_words() {
     tenant.claim("misnamed", "named").await;
     tenant.claim("unmountable", "half").await;
     for (claim, words) in [
-        ("copied", "remove the claim's dataSource"),
-        ("block", "use volumeMode: Filesystem"),
+        ("copied", "remove the claim's `dataSource`"),
+        ("block", "use `volumeMode: Filesystem`"),
         ("selected", "selector"),
-        ("mistyped", "parameter `bucketPrefix` is unknown; known are: bucketName"),
+        ("mistyped", "unknown parameter `bucketPrefix`; known parameters: bucketName"),
         ("misnamed", "invalid `bucketName` \"My_Bucket\""),
         ("unmountable", "add `csi.storage.k8s.io/node-publish-secret-name`"),
-        ("misled", "endpoint, from which volumes are mounted, is `http://s3.test`"),
+        ("misled", "is not the driver's endpoint `http://s3.test`"),
     ] {
-        tenant.is_told(claim, &["ProvisioningFailed:", words]).await;
+        tenant.has_event(claim, &["ProvisioningFailed:", words]).await;
         let claim = tenant.claims().get(claim).await.unwrap();
         assert_eq!(claim.finalizers(), ["kubernetes.io/pvc-protection"], "nothing was begun");
     }
@@ -177,7 +177,7 @@ async fn what_is_not_ours_is_left_alone() {
     })
     .await;
     tenant.stays_unbound("theirs").await;
-    assert!(tenant.told("theirs").await.iter().all(|line| !line.starts_with("Provisioning:")));
+    assert!(tenant.events("theirs").await.iter().all(|line| !line.starts_with("Provisioning:")));
     assert!(tenant.has_bucket("precious-bucket"));
     assert_eq!(tenant.volumes().get("precious").await.unwrap().finalizers(), ["kubernetes.io/pv-protection"]);
 }
@@ -188,7 +188,7 @@ async fn a_claim_deleted_before_its_class_works_leaves_nothing() {
     let _controller = controller::shared(&tenant.here.client).await;
     tenant.class("denied", tenant.provisioner_secret("missing"), json!({})).await;
     tenant.claim("data", "denied").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "there is no Secret"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "there is no Secret"]).await;
     tenant.delete("data").await;
     tenant.claim_gone("data").await;
 }

@@ -69,9 +69,9 @@ async fn a_shared_bucket_that_is_not_there_is_named() {
     tenant.claim("one", "shared").await;
     tenant.claim("two", "same").await;
     tenant
-        .is_told("one", &["ProvisioningFailed:", "there is no bucket `not-there-at-all`", "NoSuchBucket"])
+        .has_event("one", &["ProvisioningFailed:", "there is no bucket `not-there-at-all`", "NoSuchBucket"])
         .await;
-    tenant.is_told("two", &["ProvisioningFailed:", "is the same for several claims"]).await;
+    tenant.has_event("two", &["ProvisioningFailed:", "several claims would share it"]).await;
     // The bucket comes, and no more is needed.
     tenant.server.create_bucket("not-there-at-all").unwrap();
     tenant.bound("one").await;

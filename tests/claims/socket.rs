@@ -56,7 +56,7 @@ async fn a_bucket_that_is_kept_is_told_on_its_volume() {
     // Until the controller's watch has told it of the volume, there is nowhere to tell it.
     eventually("it is told", LIMIT, || async {
         delete(&csi, &bucket).await.unwrap();
-        let told = tenant.told(&name).await;
+        let told = tenant.events(&name).await;
         let kept = told.iter().any(|line| line.starts_with("BucketKept: ") && line.contains(&bucket));
         Seen::some(kept.then_some(()), told.join("\n"))
     })

@@ -44,13 +44,13 @@ async fn a_server_that_is_not_trusted_or_not_there_is_named() {
     let tenant = Tenant::set("untrusted", ALICE).await;
     tenant.class("plain", json!({}), json!({})).await;
     for (name, endpoint, words) in
-        [("stranger", ENDPOINT_TLS, "is not trusted"), ("nobody", "http://s3.test:9", "cannot be reached")]
+        [("stranger", ENDPOINT_TLS, "is not trusted"), ("nobody", "http://s3.test:9", "cannot connect to")]
     {
         let endpoint = format!("--endpoint-url={endpoint}");
         let controller = Controller::start(&tenant.here.client, &[&endpoint]).await;
         tenant.claim(name, "plain").await;
-        tenant.is_told(name, &["ProvisioningFailed:", words]).await;
-        tenant.unmarked(name).await;
+        tenant.has_event(name, &["ProvisioningFailed:", words]).await;
+        tenant.has_no_finalizer(name).await;
         tenant.delete(name).await;
         tenant.claim_gone(name).await;
         assert!(controller.stop().success());
@@ -68,7 +68,7 @@ async fn authorities_may_come_later() {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let controller = Controller::start(&tenant.here.client, &arguments).await;
     tenant.claim("data", "plain").await;
-    tenant.is_told("data", &["ProvisioningFailed:", "is not trusted"]).await;
+    tenant.has_event("data", &["ProvisioningFailed:", "is not trusted"]).await;
     std::fs::copy(tenant.here.cluster.authority(), &file).unwrap();
     tenant.bound("data").await;
     drop(controller);
@@ -129,7 +129,7 @@ async fn a_request_that_is_seen_carries_no_key_and_cannot_be_changed() {
     let parameters = tenant.provisioner_secret("session");
     tenant.class("session", parameters, json!({})).await;
     tenant.claim("session", "session").await;
-    tenant.is_told("session", &["ProvisioningFailed:", "InvalidToken"]).await;
+    tenant.has_event("session", &["ProvisioningFailed:", "InvalidToken"]).await;
 
     let spoken = relay.heard();
     let requests: Vec<&str> = spoken.lines().filter(|line| line.ends_with(" HTTP/1.1")).collect();

@@ -1,4 +1,4 @@
-//! Attachments that are deleted by hand under running workloads.
+//! Attachments that are deleted manually while their workloads run.
 
 use std::collections::BTreeSet;
 
@@ -16,7 +16,7 @@ use crate::story::{LIMIT, Story};
 
 const PODS: [&str; 2] = ["first", "second"];
 
-/// Two workloads that share a mount and see what the node mounts.
+/// Two workloads that share a mount, with mounts of the node propagated to them.
 async fn begin(story: Story) -> Story {
     story.server.put(story.name, "file", b"x").unwrap();
     for pod in PODS {
@@ -51,8 +51,8 @@ async fn attached(story: &Story) -> MountpointS3PodAttachment {
     .await
 }
 
-/// The same Mountpoint Pod serves them, as if nothing had happened, and heals what dies.
-async fn goes_on(story: Story, served_by: &[String]) {
+/// The same Mountpoint Pod keeps serving both workloads, and their mount recovers from a crash.
+async fn keeps_serving_and_heals(story: Story, served_by: &[String]) {
     assert_eq!(story.mountpoint_pods().await, served_by);
     let pod = story.mountpoint_pods_api().get(&served_by[0]).await.unwrap();
     assert!(!pod.annotations().contains_key(annotation::NEEDS_UNMOUNT));
@@ -78,7 +78,7 @@ async fn a_deleted_attachment_comes_back_and_the_mount_heals() {
     attachments.delete(&before.name_any(), &DeleteParams::default()).await.unwrap();
     let after = attached(&story).await;
     assert_ne!(after.uid(), before.uid());
-    goes_on(story, &served_by).await;
+    keeps_serving_and_heals(story, &served_by).await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn a_deleted_definition_takes_no_mount_along_and_its_return_brings_all_att
     let definitions = Api::<CustomResourceDefinition>::all(story.here.client.clone());
     let definition = MountpointS3PodAttachment::crd();
     definitions.delete(&definition.name_any(), &DeleteParams::default()).await.unwrap();
-    eventually("the definition is gone", LIMIT, || async {
+    eventually("the CRD is deleted", LIMIT, || async {
         let found = definitions.get_opt(&definition.name_any()).await.unwrap();
         if found.is_none() { Seen::Yes(()) } else { Seen::NotYet("it is there".to_owned()) }
     })
@@ -100,5 +100,5 @@ async fn a_deleted_definition_takes_no_mount_along_and_its_return_brings_all_att
     definitions.create(&PostParams::default(), &definition).await.unwrap();
     let after = attached(&story).await;
     assert_ne!(after.uid(), before.uid());
-    goes_on(story, &served_by).await;
+    keeps_serving_and_heals(story, &served_by).await;
 }

@@ -1,4 +1,4 @@
-//! Mountpoint Pods are bounded, whatever their volume leaves open.
+//! Mountpoint Pods have limits even if their volume sets none.
 
 use std::fs;
 
@@ -21,7 +21,7 @@ async fn a_mountpoint_pod_has_limits_a_bounded_cache_and_a_read_only_root() {
         .await;
     story.here.run("reader", manifest::pod(&[claim], "cat /data/file; echo; echo read; sleep 3600")).await;
     story.says("reader", "read").await;
-    story.is_told("set `cacheEmptyDirSizeLimit`").await;
+    story.has_event("set `cacheEmptyDirSizeLimit`").await;
 
     let names = story.mountpoint_pods().await;
     let pods = story.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
@@ -30,7 +30,8 @@ async fn a_mountpoint_pod_has_limits_a_bounded_cache_and_a_read_only_root() {
     let limits = container.resources.clone().unwrap().limits.unwrap();
     assert!(limits.contains_key("memory") && limits.contains_key("ephemeral-storage"), "{limits:?}");
 
-    let process = processes("s3-csi-mountpoint", Some(story.name)).pop().expect("it serves the bucket");
+    let process =
+        processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a mount process serves the bucket");
     let line = fs::read(format!("/proc/{process}/cmdline")).unwrap();
     let line = String::from_utf8_lossy(&line).replace('\0', " ");
     assert!(line.contains("--max-cache-size=972 "), "95 % of 1Gi: {line}");

@@ -1,4 +1,4 @@
-//! Keys that are changed on the cluster reach mounts that run.
+//! Changed keys reach existing mounts.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
@@ -12,7 +12,7 @@ use xtask::s3::{ALICE, Account, accounts};
 
 use crate::story::Story;
 
-/// Every write needs the keys; the same container must see it fail and work again.
+/// Every write needs the keys, so that the same container sees writes fail and work again.
 const LIST: &str = "i=0; while true; do i=$((i+1)); if echo $i > /data/beat-$HOSTNAME-$i 2>/dev/null; then echo good; else echo bad; fi; sleep 1; done";
 
 fn keys(account: Account) -> Value {
@@ -87,7 +87,7 @@ async fn the_drivers_own_keys() {
     story.leaves_nothing().await;
 }
 
-/// kubelet sends the same for a Secret without data as for no Secret at all, and the driver's keys open every bucket.
+/// The kubelet sends the same for an empty Secret as for no Secret, and the driver's keys can access every bucket.
 #[tokio::test]
 async fn an_emptied_secret_never_opens_the_drivers_keys() {
     const TENANT: Account =
@@ -99,7 +99,7 @@ async fn an_emptied_secret_never_opens_the_drivers_keys() {
     let secrets = Api::<Secret>::namespaced(story.here.client.clone(), &story.here.namespace);
     let object = json!({"metadata": {"name": "keys"}});
     secrets.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-    // Also without the attribute: the reference to a Secret alone asks for its keys.
+    // Also without the attribute: `nodePublishSecretRef` alone means the keys of that Secret.
     let volumes = [("emptied-says-so", json!("secret")), ("emptied-names-it", Value::Null)];
     for (name, source) in &volumes {
         story
@@ -114,7 +114,7 @@ async fn an_emptied_secret_never_opens_the_drivers_keys() {
         story.here.run(name, manifest::pod(&[*name], LIST)).await;
     }
     for (name, _) in &volumes {
-        story.is_told_after(Timestamp::UNIX_EPOCH, name, NAMES_THE_ENTRY).await;
+        story.has_event_after(Timestamp::UNIX_EPOCH, name, NAMES_THE_ENTRY).await;
         assert!(story.container(name).await.container_id.is_none(), "{name} has started");
     }
     accounts::give_bucket(&programs, story.name, TENANT.access_key).unwrap();
@@ -123,12 +123,12 @@ async fn an_emptied_secret_never_opens_the_drivers_keys() {
         story.says(name, "good").await;
     }
 
-    // While it runs: it goes on with the keys it has.
+    // An existing mount keeps the keys it has.
     let patch = Patch::Merge(json!({"data": null}));
     secrets.patch("keys", &PatchParams::default(), &patch).await.unwrap();
     let emptied = Timestamp::now();
     for (name, _) in &volumes {
-        story.is_told_after(emptied, name, NAMES_THE_ENTRY).await;
+        story.has_event_after(emptied, name, NAMES_THE_ENTRY).await;
         story.says_again(name, "good").await;
         assert!(!story.log(name).await.contains("bad"), "{name}");
     }
@@ -143,7 +143,7 @@ async fn an_emptied_secret_never_opens_the_drivers_keys() {
     story.leaves_nothing().await;
 }
 
-/// Not in the arguments of any process, and in no log of a pod.
+/// No process has a key in its arguments, and no pod in its log.
 fn no_secret_is_seen(story: &Story, account: Account) {
     for process in processes("", None) {
         let line = std::fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();

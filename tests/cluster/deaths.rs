@@ -1,4 +1,4 @@
-//! What serves a bucket dies under a running workload.
+//! The mount process or the Mountpoint Pod dies under a running workload.
 
 use std::fs;
 use std::path::Path;
@@ -10,16 +10,17 @@ use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::manifest;
 use s3_csi_tests::memory_limit::MemoryLimit;
+use s3_csi_tests::node::metrics_of_installed;
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
 use crate::story::{LIMIT, Story};
 
-/// Ends with the first error, and is then started again.
+/// Exits with the first error, and is then restarted by the kubelet.
 const UNTIL_BAD: &str =
     "while cat /data/file >/dev/null 2>&1; do echo good; sleep 0.5; done; echo bad; exit 1";
-/// Goes on and says what it sees.
+/// Keeps running and logs what it sees.
 pub(crate) const FOREVER: &str =
     "while true; do if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done";
 
@@ -29,7 +30,7 @@ pub(crate) async fn begin(name: &'static str) -> Story {
     story
 }
 
-/// Sends it to the process that serves the bucket.
+/// Sends the signal to the process that serves the bucket.
 pub(crate) fn signal_mount_process(bucket: &str, signal: Signal) {
     let process = processes("s3-csi-mountpoint", Some(bucket)).pop().expect("a process serves the bucket");
     kill_process(pid(process), signal).unwrap();
@@ -39,9 +40,9 @@ pub(crate) fn pid(process: u32) -> Pid {
     i32::try_from(process).ok().and_then(Pid::from_raw).unwrap()
 }
 
-/// Waits until the container was started again and has its bucket.
-async fn is_started_again_and_good(story: &Story, pod: &str) {
-    eventually("the container is started again and has its bucket", LIMIT, || async {
+/// Waits until the container has restarted and can read its bucket.
+async fn restarts_and_recovers(story: &Story, pod: &str) {
+    eventually("the container has restarted and reads its bucket", LIMIT, || async {
         let container = story.container(pod).await;
         let runs = container.state.as_ref().is_some_and(|it| it.running.is_some());
         let good = container.restart_count > 0 && runs && story.log(pod).await.contains("good");
@@ -64,10 +65,10 @@ async fn a_killed_process_is_replaced_and_a_restarted_container_has_its_bucket()
     story.says("workload", "good").await;
     let served_by = story.mountpoint_pods().await;
     signal_mount_process(story.name, Signal::KILL);
-    is_started_again_and_good(&story, "workload").await;
+    restarts_and_recovers(&story, "workload").await;
     assert_eq!(story.mountpoint_pods().await, served_by, "the same pod serves it again");
-    story.is_told("the process that served volume `dies-once` is gone").await;
-    story.is_told("volume `dies-once` is mounted again").await;
+    story.has_event("the mount process of volume `dies-once` died").await;
+    story.has_event("volume `dies-once` is mounted again").await;
     ends(story, &["workload"]).await;
 }
 
@@ -78,7 +79,7 @@ async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
     listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
     story.here.run("listening", listening).await;
     story.here.run("deaf", story.workload(FOREVER)).await;
-    // Twice: the second death is of the mount that covers the first.
+    // Twice, because the second crash hits the mount on top of the first one.
     for _ in 0..2 {
         for pod in ["listening", "deaf"] {
             story.says(pod, "good").await;
@@ -92,13 +93,13 @@ async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
     assert_eq!(story.container("listening").await.restart_count, 0);
     let deaf = story.log("deaf").await;
     assert!(deaf.trim_end().ends_with("bad"), "a container without propagation keeps its dead mount");
-    // New workloads are served meanwhile.
+    // Meanwhile, new workloads are served.
     story.here.run("new", story.workload(FOREVER)).await;
     story.says("new", "good").await;
     ends(story, &["listening", "deaf", "new"]).await;
 }
 
-/// It is stopped: nothing dies, and nothing is served.
+/// A stopped mount process neither dies nor serves.
 #[tokio::test]
 async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
     let story = begin("unresponsive").await;
@@ -114,15 +115,20 @@ async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
     let condition = async || csi.stats(story.name, &target).await.unwrap().volume_condition.unwrap();
     assert!(!condition().await.abnormal);
     signal_mount_process(story.name, Signal::STOP);
-    let silent = condition().await;
-    assert!(silent.abnormal && silent.message.contains("does not answer"), "{}", silent.message);
-    story.is_told("the process that serves volume `unresponsive` does not answer").await;
-    // Whoever waits is released with an error, and a process that wakes finds its descriptor dead.
+    eventually("the condition is abnormal", LIMIT, || async {
+        let condition = condition().await;
+        let silent = condition.abnormal && condition.message.contains("is not responding");
+        Seen::some(silent.then_some(()), condition.message)
+    })
+    .await;
+    story.has_event("volume `unresponsive` is not responding").await;
+    let metrics = metrics_of_installed(&story.here.client).await;
+    let count = metrics.lines().find_map(|line| line.strip_prefix("s3_csi_node_unresponsive_mounts "));
+    assert!(count.is_some_and(|count| count != "0"), "{metrics}");
+    // The node service aborts the connection, so that blocked file operations fail. The process stays stopped, so the
+    // mounter must kill it before the bucket can be mounted again.
     story.says("workload", "bad").await;
-    for process in processes("s3-csi-mountpoint", Some(story.name)) {
-        let _ = kill_process(pid(process), Signal::CONT);
-    }
-    story.is_told("volume `unresponsive` is mounted again").await;
+    story.has_event("volume `unresponsive` is mounted again").await;
     story.says_again("workload", "good").await;
     assert_eq!(story.container("workload").await.restart_count, 0);
     assert!(!condition().await.abnormal);
@@ -138,9 +144,9 @@ async fn a_deleted_mountpoint_pod_is_replaced() {
     let pods = story.mountpoint_pods_api();
     let before = pods.get(&name).await.unwrap().uid();
     pods.delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
-    is_started_again_and_good(&story, "workload").await;
-    // Its name may be the same: it is free again.
-    eventually("another pod serves it", LIMIT, || async {
+    restarts_and_recovers(&story, "workload").await;
+    // The replacement can have the same name, because the pod of that name is gone.
+    eventually("another Mountpoint Pod serves it", LIMIT, || async {
         let names = story.mountpoint_pods().await;
         let [name] = names.as_slice() else { return Seen::NotYet(format!("{names:?}")) };
         let now = pods.get_opt(name).await.unwrap().and_then(|pod| pod.uid());
@@ -150,7 +156,7 @@ async fn a_deleted_mountpoint_pod_is_replaced() {
     ends(story, &["workload"]).await;
 }
 
-/// An eviction has the grace of the pod, and what runs keeps its mount meanwhile; new workloads get a new pod.
+/// During the grace period of an evicted pod, running workloads keep their mount and new workloads get a new pod.
 #[tokio::test]
 async fn an_evicted_mountpoint_pod_serves_on_and_is_replaced_for_others() {
     let story = begin("pod-evicted").await;
@@ -180,13 +186,13 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
     story.here.run("workload", manifest::pod(&[small], UNTIL_BAD)).await;
     story.says("workload", "good").await;
     let name = story.mountpoint_pods().await.pop().unwrap();
-    // Something takes the container's memory, and the kernel ends the mount process for it.
+    // Another process uses up the container's memory, and the kernel kills the mount process.
     let process =
         processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
     fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
     let memory = MemoryLimit::of(&story.here.cluster, process);
     let mut hungry = memory.command(Path::new("tail")).arg("/dev/zero").spawn().unwrap();
-    eventually("its container is ended for want of memory", LIMIT, || async {
+    eventually("the container is OOM-killed", LIMIT, || async {
         let status = story.mountpoint_pods_api().get(&name).await.unwrap().status.unwrap_or_default();
         let ended = status.container_statuses.iter().flatten().find_map(|container| {
             let both = [&container.state, &container.last_state];
@@ -196,10 +202,10 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
         Seen::some((ended.as_deref() == Some("OOMKilled")).then_some(()), seen)
     })
     .await;
-    // It went with the container, if the kernel has not ended it before.
+    // It ended with the container, unless the kernel killed it before.
     let _ = hungry.kill();
     hungry.wait().unwrap();
-    is_started_again_and_good(&story, "workload").await;
+    restarts_and_recovers(&story, "workload").await;
     assert_eq!(story.mountpoint_pods().await, [name], "the same pod serves it again");
     ends(story, &["workload"]).await;
 }

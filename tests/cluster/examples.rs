@@ -1,4 +1,4 @@
-//! Every manifest in `examples/`, applied as it is, does what it says.
+//! Every manifest in `examples/` works unchanged.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ async fn every_example_works() {
     let kubectl = |arguments: &[&str]| capture(story.here.cluster.kubectl().unwrap().args(arguments));
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // Those of claims without pods are the claims suite's.
+    // The claims suite covers the examples of claims without pods.
     files.retain(|file| !file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dynamic-")));
     files.sort();
     for file in &files {
@@ -28,7 +28,7 @@ async fn every_example_works() {
         assert!(!pods.is_empty(), "{} shows no pod", file.display());
         for pod in pods.iter().filter(|pod| **pod != "pod/writer") {
             let word = if *pod == "pod/reader" { "hello from writer" } else { "ready" };
-            eventually(&format!("{pod} of {} says `{word}`", file.display()), LIMIT, || async {
+            eventually(&format!("{pod} of {} logs `{word}`", file.display()), LIMIT, || async {
                 let said = kubectl(&["logs", pod]).unwrap_or_else(|error| format!("{error:#}"));
                 let seen = said.contains(word).then_some(());
                 Seen::some(seen, format!("{said}\n{}", kubectl(&["describe", pod]).unwrap_or_default()))

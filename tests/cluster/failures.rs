@@ -1,5 +1,5 @@
-//! What mounts stand on fails before they are there, or is away for long; the rest of `docs/failures.md` is in the
-//! other files.
+//! Failures before a bucket is mounted, and long absences of the controller. The other files cover the rest of
+//! `docs/failures.md`.
 
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
@@ -24,10 +24,10 @@ async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
     let late = changed::values(&story.here.cluster, &values);
     story.here.run("workload", story.workload(ENTER)).await;
     for words in ["cannot serve (ErrImagePull)", "mounter:late"] {
-        story.is_told(words).await;
+        story.has_event(words).await;
     }
     assert_eq!(story.container("workload").await.restart_count, 0, "it has not begun");
-    // The registry has it now.
+    // Now the registry has the image.
     let images = ["s3-csi.test/mounter:dev", "s3-csi.test/mounter:late"];
     run(story
         .here
@@ -98,18 +98,21 @@ async fn mounts_outlast_the_controllers_absence_and_new_ones_wait_for_its_return
     story.mountpoint_pods().await;
     let away = changed::without_controller(&story.here.cluster);
     story.here.run("new", story.workload(FOREVER)).await;
-    // What needs no decision of the controller heals all the same.
+    // Recovery that needs no decision of the controller still works.
     let process =
         processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
     kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), Signal::KILL).unwrap();
     story.says("old", "bad").await;
     story.says_again("old", "good").await;
-    // Long enough for kubelet to try, to fail, and to try again.
-    eventually("kubelet has tried twice to mount for the new one", LIMIT, || async {
+    // Long enough for the kubelet to try, fail and retry.
+    eventually("the kubelet has tried twice to mount for the new workload", LIMIT, || async {
         let events = Api::<Event>::namespaced(story.here.client.clone(), &story.here.namespace);
         let all = events.list(&ListParams::default().fields("reason=FailedMount")).await.unwrap();
         let waits = |event: &&Event| {
-            event.message.as_ref().is_some_and(|message| message.contains("is the controller running?"))
+            event
+                .message
+                .as_ref()
+                .is_some_and(|message| message.contains("check that the controller is running"))
         };
         let times: i32 = all.iter().filter(waits).filter_map(|event| event.count).sum();
         Seen::some((times > 1).then_some(()), times)

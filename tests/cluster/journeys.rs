@@ -1,4 +1,4 @@
-//! What workloads do with buckets when nothing goes wrong.
+//! Workloads use buckets, without failures.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,8 @@ async fn what_differs_is_not_shared() {
     story.says("group-2002", "group 2002 mode 660").await;
     assert_eq!(story.mountpoint_pods().await.len(), 2);
 
-    // With their own identity, accounts do not share; that they cannot be used yet is told.
+    // Workloads with their own identity do not share across service accounts. An Event says that it is not available
+    // yet.
     let accounts = Api::<ServiceAccount>::namespaced(story.here.client.clone(), &story.here.namespace);
     for account in ["first", "second"] {
         let object = serde_json::from_value(json!({"metadata": {"name": account}})).unwrap();
@@ -64,9 +65,9 @@ async fn what_differs_is_not_shared() {
         spec["serviceAccountName"] = json!(account);
         story.here.run(&format!("as-{account}"), spec).await;
     }
-    story.is_told("`authenticationSource: pod` is not available yet").await;
+    story.has_event("`authenticationSource: pod` is not supported").await;
     let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());
-    eventually("one attachment for each account", LIMIT, || async {
+    eventually("one attachment per service account", LIMIT, || async {
         let all = attachments.list(&ListParams::default()).await.unwrap();
         let accounts: BTreeSet<String> = all
             .iter()
@@ -116,7 +117,7 @@ async fn read_only_by_volume_by_access_mode_and_by_mount() {
     story.leaves_nothing().await;
 }
 
-/// To S3 they are all the same; Kubernetes itself sees to one pod at a time.
+/// S3 does not distinguish access modes; Kubernetes itself enforces one pod at a time.
 #[tokio::test]
 async fn claims_of_a_single_node_or_pod_are_accepted() {
     let story = Story::begin("single").await;
@@ -165,7 +166,7 @@ async fn a_pod_has_two_buckets_and_one_bucket_under_two_handles() {
     story.here.run("workload", manifest::pod(&[story.name, "two-buckets-a", "two-buckets-b"], &script)).await;
     story.says("workload", "in a").await;
     story.says("workload", "in b").await;
-    eventually("what one handle wrote is in the bucket", LIMIT, || async {
+    eventually("the file written through one handle is in the bucket", LIMIT, || async {
         let keys = story.server.objects(story.name, "a/").unwrap();
         Seen::some(keys.contains(&"a/new".to_owned()).then_some(()), format!("{keys:?}"))
     })
@@ -194,7 +195,7 @@ async fn twenty_pods_at_once_share_one_mountpoint_pod() {
     story.leaves_nothing().await;
 }
 
-/// `kubectl delete --force`: the pod is gone from the API before kubelet has stopped it.
+/// `kubectl delete --force`: the pod is gone from the API before the kubelet has stopped it.
 #[tokio::test]
 async fn a_workload_deleted_by_force_leaves_nothing() {
     let story = Story::begin("by-force").await;

@@ -1,5 +1,5 @@
-//! Containers that mount with `HostToContainer` keep their bucket whatever dies, whenever they started, and whoever serves
-//! it.
+//! Containers that mount with `HostToContainer` recover from every crash, no matter when they started and which
+//! Mountpoint Pod serves them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::deaths::{begin, ends, pid, signal_mount_process};
 use crate::story::{LIMIT, Story};
 
-/// Says what it sees, and starts again when a file of its name in a folder of the pod wants it to.
+/// Logs what it sees, and restarts when a file of its name appears in a directory of the pod.
 const UNTIL_ASKED: &str = "while [ ! -e /pod/$NAME ]; do \
     if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done; rm /pod/$NAME; exit 1";
 
@@ -23,13 +23,13 @@ const UNTIL_ASKED: &str = "while [ ! -e /pod/$NAME ]; do \
 enum Event {
     /// The mount process dies.
     Kill,
-    /// The container of this name starts again.
+    /// The container of this name restarts.
     Restart(&'static str),
     /// A second pod starts.
     Join,
 }
 
-/// A pod with two containers that listen to the node.
+/// A pod with two containers that mount with `HostToContainer`.
 fn two_containers(story: &Story) -> Value {
     let mut pod = story.workload(UNTIL_ASKED);
     let mut one = pod["containers"][0].clone();
@@ -52,7 +52,7 @@ async fn restart(story: &Story, pod: &Pod, container: &str) {
     let before = story.container(&name).await.restart_count;
     let folder = format!("/var/lib/kubelet/pods/{}/volumes/kubernetes.io~empty-dir/pod", pod.uid().unwrap());
     fs::write(format!("{folder}/{container}"), "").unwrap();
-    eventually(&format!("{name} is started again"), LIMIT, || async {
+    eventually(&format!("{name} has restarted"), LIMIT, || async {
         let now = story.container(&name).await;
         let runs = now.state.as_ref().is_some_and(|state| state.running.is_some());
         let again = runs && now.restart_count > before;
@@ -61,8 +61,8 @@ async fn restart(story: &Story, pod: &Pod, container: &str) {
     .await;
 }
 
-/// After each event, every container of every pod has its bucket, without being started again for it.
-async fn plays(name: &'static str, events: &[Event]) {
+/// After each event, every container of every pod can read its bucket without a restart.
+async fn recover_from(name: &'static str, events: &[Event]) {
     let story = begin(name).await;
     let mut pods = vec![story.here.run("first", two_containers(&story)).await];
     let containers = |pods: &[Pod]| -> Vec<String> {
@@ -108,23 +108,23 @@ async fn plays(name: &'static str, events: &[Event]) {
 
 #[tokio::test]
 async fn a_container_that_started_on_a_recovered_mount_recovers_again() {
-    plays("layers-restart", &[Event::Kill, Event::Restart("one"), Event::Kill, Event::Kill]).await;
+    recover_from("layers-restart", &[Event::Kill, Event::Restart("one"), Event::Kill, Event::Kill]).await;
 }
 
 #[tokio::test]
 async fn a_container_that_started_after_several_deaths_recovers_again() {
-    plays("layers-late", &[Event::Kill, Event::Kill, Event::Restart("one"), Event::Kill]).await;
+    recover_from("layers-late", &[Event::Kill, Event::Kill, Event::Restart("one"), Event::Kill]).await;
 }
 
 #[tokio::test]
 async fn containers_that_started_on_different_mounts_all_recover() {
     let events =
         [Event::Kill, Event::Restart("one"), Event::Kill, Event::Join, Event::Restart("other"), Event::Kill];
-    plays("layers-mixed", &events).await;
+    recover_from("layers-mixed", &events).await;
 }
 
-/// Says how its file is read, and whether it may write. What a killed mount process left of an earlier try goes first:
-/// objects cannot be overwritten.
+/// Logs whether it can read and write its file. First it deletes what an earlier attempt left when the mount process
+/// was killed, because objects cannot be overwritten.
 const READS_AND_TRIES: &str = "while true; do \
     if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; rm -f /data/$NAME 2>/dev/null; \
     if echo x > /data/$NAME; then echo written; fi; sleep 0.3; done";
@@ -160,7 +160,7 @@ async fn a_read_only_workload_recovers_and_stays_read_only_beside_one_that_write
     ends(story, &["reader", "writer"]).await;
 }
 
-/// The old pod serves on until its workloads have moved; a container that listens moves without an error.
+/// The old pod keeps serving until its workloads have moved. A container with `HostToContainer` moves without an error.
 #[tokio::test]
 async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
     let story = begin("layers-evicted").await;
@@ -178,7 +178,7 @@ async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
         story.mountpoint_pods().await;
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let there = mounts.lines().filter(|line| line.contains(&target));
-        // Of the folder's seal, of the old one, and of the new one.
+        // The read-only seal, the old mount and the new mount.
         let devices: BTreeSet<&str> = there.filter_map(|line| line.split(' ').nth(2)).collect();
         Seen::some((devices.len() == 3).then_some(()), format!("{devices:?}"))
     })
@@ -187,7 +187,7 @@ async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
     for process in &old {
         kill_process(pid(*process), Signal::KILL).unwrap();
     }
-    eventually("what served it before is gone", LIMIT, || async {
+    eventually("the old mount process is gone", LIMIT, || async {
         let left = processes("s3-csi-mountpoint", Some(story.name));
         Seen::some((!left.iter().any(|process| old.contains(process))).then_some(()), format!("{left:?}"))
     })

@@ -1,8 +1,7 @@
-//! Whole journeys on a real node.
+//! User journeys on a real node.
 
 mod attachments;
 mod bounds;
-mod changed;
 mod credentials;
 mod deaths;
 mod examples;
@@ -10,10 +9,12 @@ mod failures;
 mod journeys;
 mod layers;
 mod object_store;
+mod plugin;
 mod pods;
 mod provision;
 mod refusals;
 mod restarts;
 mod semantics;
-mod story;
 mod uninstall;
+
+use s3_csi_tests::{changed, story};

@@ -1,4 +1,4 @@
-//! The S3 server from where pods and the driver will use it.
+//! The S3 server, accessed as pods and the driver access it.
 
 use s3_csi_tests::Inside;
 use serde_json::json;
@@ -6,7 +6,7 @@ use xtask::image::TESTPOD;
 use xtask::s3::{ALICE, BOB, Client, ENDPOINT, ENDPOINT_TLS, Refused};
 
 fn refusal<T: std::fmt::Debug>(outcome: anyhow::Result<T>) -> (u16, String) {
-    let refused: Refused = outcome.unwrap_err().downcast().expect("an answer of the server");
+    let refused: Refused = outcome.unwrap_err().downcast().expect("an error response of the server");
     (refused.status, refused.code)
 }
 

@@ -1,4 +1,4 @@
-//! Buckets for claims, all the way to pods.
+//! Buckets for claims, from the claim to the pod.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
     let mut buckets = Vec::new();
     for number in 0..3 {
         let pod = format!("writers-{number}");
-        eventually(&format!("{pod} is there"), LIMIT, || async {
+        eventually(&format!("{pod} exists"), LIMIT, || async {
             Seen::some(story.here.pods().get_opt(&pod).await.unwrap(), "no pod")
         })
         .await;
@@ -45,22 +45,22 @@ async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
     }
 
     kubectl(&story, &["delete", file]);
-    eventually("the claims are gone, and with them the empty buckets", LIMIT, || async {
+    eventually("the claims and their empty buckets are deleted", LIMIT, || async {
         let left = claims.list(&ListParams::default()).await.unwrap().items.len();
         let there = story.server.buckets().unwrap();
         let there: Vec<&String> = buckets.iter().filter(|bucket| there.contains(bucket)).collect();
-        // The story's own claim is the one that stays.
+        // Only the story's own claim stays.
         Seen::some((left == 1 && there == [&buckets[0]]).then_some(()), format!("{left} claims, {there:?}"))
     })
     .await;
-    eventually("its owner is told", LIMIT, || async {
+    eventually("an Event names the kept bucket", LIMIT, || async {
         let events = Api::<k8s_openapi::api::core::v1::Event>::all(story.here.client.clone());
         let all = events.list(&ListParams::default()).await.unwrap();
-        let told = all.iter().any(|event| {
+        let found = all.iter().any(|event| {
             event.reason.as_deref() == Some("BucketKept")
                 && event.message.as_ref().is_some_and(|message| message.contains(&buckets[0]))
         });
-        Seen::some(told.then_some(()), "no such event")
+        Seen::some(found.then_some(()), "no such Event")
     })
     .await;
     assert_eq!(story.server.get(&buckets[0], "file").unwrap(), b"precious\n");
@@ -74,7 +74,7 @@ async fn bucket_of(story: &Story, volume: &str) -> String {
     volumes.get(volume).await.unwrap().spec.unwrap().csi.unwrap().volume_handle
 }
 
-/// The driver as the other stories need it, also when this one fails.
+/// Restores the driver for the other stories, even if this one fails.
 struct AsBefore;
 
 impl Drop for AsBefore {
@@ -118,7 +118,7 @@ async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
     assert!(maker.buckets().unwrap().contains(&bucket), "made with the second Secret");
     assert!(!story.server.buckets().unwrap().contains(&bucket), "and not with the first");
 
-    // The server knows owners of buckets and no policies: from now on only the first can read it.
+    // The server has no bucket policies, only owners: from now on only the first account can read the bucket.
     accounts::give_bucket(&programs, &bucket, ALICE.access_key).unwrap();
     story
         .here
@@ -136,7 +136,7 @@ async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
     story.server.delete(&bucket, "file").unwrap();
     accounts::give_bucket(&programs, &bucket, MAKER.access_key).unwrap();
     claims.delete("made", &DeleteParams::default()).await.unwrap();
-    eventually("the bucket goes with its claim", LIMIT, || async {
+    eventually("the bucket is deleted with its claim", LIMIT, || async {
         let left = maker.buckets().unwrap();
         Seen::some((!left.contains(&bucket)).then_some(()), format!("{left:?}"))
     })

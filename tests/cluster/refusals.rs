@@ -1,4 +1,4 @@
-//! What a bucket's owner got wrong is told in words, and correcting it is all there is to do.
+//! Events explain a wrong configuration, and correcting it is enough.
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
@@ -15,7 +15,7 @@ async fn a_bucket_that_is_not_there() {
     let story = Story::begin("comes-later").await;
     story.server.delete_bucket(story.name).unwrap();
     story.here.run("workload", story.workload("ls /data; echo in; sleep 3600")).await;
-    story.is_told("there is no bucket `comes-later`").await;
+    story.has_event("there is no bucket `comes-later`").await;
     story.mountpoint_pods().await;
     story.server.create_bucket(story.name).unwrap();
     story.says("workload", "in").await;
@@ -40,7 +40,7 @@ async fn wrong_credentials() {
             "wrong-keys-missing",
             "",
             ALICE.secret_key,
-            "the key `access_key_id` of the Secret of nodePublishSecretRef is empty",
+            "the Secret of nodePublishSecretRef: `access_key_id` is empty",
         ),
     ];
     let keys = |access: &str, secret: &str| json!({"access_key_id": access, "secret_access_key": secret});
@@ -57,7 +57,7 @@ async fn wrong_credentials() {
         story.here.run(name, manifest::pod(&[name], "ls /data; echo in; sleep 3600")).await;
     }
     for (_, _, _, words) in cases {
-        story.is_told(words).await;
+        story.has_event(words).await;
     }
     story.mountpoint_pods().await;
     let right = Patch::Merge(json!({"stringData": keys(ALICE.access_key, ALICE.secret_key)}));
@@ -74,10 +74,10 @@ async fn wrong_credentials() {
 #[tokio::test]
 async fn an_endpoint_that_cannot_be_reached() {
     let story = Story::alone("unreachable").await;
-    // Nobody listens there.
+    // Nothing listens on this port.
     let unreachable = changed::values(&story.here.cluster, &["s3.endpointUrl=http://s3.test:81"]);
     story.here.run("workload", story.workload("ls /data; echo in; sleep 3600")).await;
-    story.is_told("s3.test:81").await;
+    story.has_event("s3.test:81").await;
     story.mountpoint_pods().await;
     unreachable.undo();
     story.says("workload", "in").await;

@@ -1,4 +1,4 @@
-//! What the driver stands on is restarted under a running workload: its I/O goes on.
+//! Parts of the driver and of the node restart under a running workload, whose I/O continues.
 
 use std::fs;
 
@@ -14,7 +14,7 @@ use xtask::image::next;
 use crate::changed;
 use crate::story::{LIMIT, Story};
 
-/// Writes and reads a file, again and again, and says when that failed.
+/// Writes and reads a file in a loop, and logs every failure.
 const BEAT: &str = "i=0; while true; do i=$((i+1)); file=/data/$(hostname)-$i; \
     if echo $i > $file && [ \"$(cat $file)\" = $i ]; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
@@ -26,23 +26,23 @@ async fn begin(name: &'static str) -> Story {
     story
 }
 
-/// The old workload was not disturbed, a new one is served by the same Mountpoint Pod, and both leave nothing.
-async fn goes_on(story: Story) {
-    joins(&story, "new").await;
+/// The first workload saw no error, the same Mountpoint Pod serves a new one, and both leave nothing behind.
+async fn keeps_serving(story: Story) {
+    serves_another(&story, "new").await;
     assert_eq!(story.mountpoint_pods().await.len(), 1);
-    leave(story, &["workload", "new"]).await;
+    end_without_errors(story, &["workload", "new"]).await;
 }
 
 /// A new workload is served, and the first one still is.
-async fn joins(story: &Story, name: &str) {
+async fn serves_another(story: &Story, name: &str) {
     story.says_again("workload", "beat").await;
     story.here.run(name, story.workload(BEAT)).await;
     story.says(name, "beat").await;
     story.says_again("workload", "beat").await;
 }
 
-/// None of them was ever disturbed, and they leave nothing.
-async fn leave(story: Story, workloads: &[&str]) {
+/// None of the workloads saw an error, and they leave nothing behind.
+async fn end_without_errors(story: Story, workloads: &[&str]) {
     for workload in workloads {
         story.says_again(workload, "beat").await;
         assert!(!story.log(workload).await.contains("FAILED"), "{workload}");
@@ -73,7 +73,7 @@ async fn ready_pod(story: &Story, app: &str, other_than: &str) -> String {
     .await
 }
 
-/// Deletes a pod of the driver and waits for the one that takes its place.
+/// Deletes a pod of the driver and waits for its replacement.
 async fn replace(story: &Story, app: &str, delete: DeleteParams) {
     let old = ready_pod(story, app, "").await;
     driver_pods(story).delete(&old, &delete).await.unwrap();
@@ -85,14 +85,14 @@ async fn the_node_pod() {
     let story = begin("node-pod").await;
     replace(&story, "s3-csi-node", DeleteParams::default()).await;
     replace(&story, "s3-csi-node", DeleteParams::default().grace_period(0)).await;
-    goes_on(story).await;
+    keeps_serving(story).await;
 }
 
 #[tokio::test]
 async fn the_controller() {
     let story = begin("controller-pod").await;
     replace(&story, "s3-csi-controller", DeleteParams::default()).await;
-    goes_on(story).await;
+    keeps_serving(story).await;
 }
 
 #[tokio::test]
@@ -102,10 +102,10 @@ async fn kubelet_and_containerd() {
         story.here.cluster.restart(part).unwrap();
         story.says_again("workload", "beat").await;
     }
-    goes_on(story).await;
+    keeps_serving(story).await;
 }
 
-/// By version of the driver that made them.
+/// The driver versions that created the story's Mountpoint Pods.
 async fn versions(story: &Story) -> Vec<String> {
     let mut versions = Vec::new();
     for pod in story.mountpoint_pods().await {
@@ -116,7 +116,7 @@ async fn versions(story: &Story) -> Vec<String> {
     versions
 }
 
-/// Another version of every program, and back: what a Mountpoint Pod of either version serves, it goes on serving.
+/// Upgrades every program and downgrades it again. Mountpoint Pods of both versions keep serving their workloads.
 #[tokio::test]
 async fn an_upgrade_of_the_whole_driver_and_back() {
     let story = begin("upgrade").await;
@@ -127,23 +127,23 @@ async fn an_upgrade_of_the_whole_driver_and_back() {
     }
     let tag = format!("image.tag={tag},mountpointPod.image.tag={tag}", tag = next::TAG);
     let upgraded = changed::values(&story.here.cluster, &[&tag]);
-    joins(&story, "newer").await;
+    serves_another(&story, "newer").await;
     let both = [ours.as_slice(), &[next::VERSION.to_owned()]].concat();
     assert_eq!(versions(&story).await, both, "a new workload gets a Mountpoint Pod of the new version");
     upgraded.undo();
-    joins(&story, "older").await;
+    serves_another(&story, "older").await;
     assert_eq!(versions(&story).await, both, "and after the way back it shares the old one");
-    leave(story, &["workload", "newer", "older"]).await;
+    end_without_errors(story, &["workload", "newer", "older"]).await;
 }
 
-/// Pods end while the driver is away from their node; when it is back, it finishes what was left to it.
+/// Pods end while the node service is down. When it returns, it finishes their unmounting.
 #[tokio::test]
 async fn pods_deleted_while_the_node_pod_is_down() {
     let story = begin("node-pod-down").await;
     let away = changed::without_node_service(&story.here.cluster);
     story.says_again("workload", "beat").await;
     story.here.pods().delete("workload", &DeleteParams::default()).await.unwrap();
-    eventually("kubelet has tried to unmount in vain", LIMIT, || async {
+    eventually("the kubelet has failed to unmount", LIMIT, || async {
         let log = fs::read_to_string(story.here.cluster.log("kubelet")).unwrap_or_default();
         let tried = log.lines().any(|line| line.contains("TearDown failed") && line.contains(story.name));
         Seen::some(tried.then_some(()), "no word of it in kubelet's log")

@@ -1,9 +1,9 @@
-//! The driver goes, and what it has made can be deleted all the same.
+//! After an uninstallation, everything that the driver created can be deleted.
 
 use std::path::Path;
 use std::process::Command;
 
-use controller::provision::claim::FINALIZER;
+use controller::provision::claims::claim::FINALIZER;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -17,7 +17,7 @@ use xtask::driver;
 use crate::changed::{self, Changed};
 use crate::story::{LIMIT, Story};
 
-/// The command of the page, as a user would paste it.
+/// The documented command, as a user would paste it.
 fn documented_command() -> String {
     let page = include_str!("../../docs/installation.md");
     let (_, page) = page.split_once("## Uninstalling").unwrap();
@@ -99,9 +99,9 @@ async fn what_the_driver_leaves_can_be_deleted_after_the_documented_command() {
     let away = changed::without_controller(&story.here.cluster);
     let delete = DeleteParams::default();
     made.claims.delete("released", &delete).await.unwrap();
-    // As a controller leaves it that is killed while it makes the bucket.
+    // The state that a controller leaves when it is killed while it creates the bucket.
     made.claim("begun", "uninstalled").await;
-    eventually("the binder asks for a volume", LIMIT, || async {
+    eventually("the binder requests a volume", LIMIT, || async {
         let claim = made.claims.get("begun").await.unwrap();
         let asked = claim.annotations().contains_key("volume.kubernetes.io/storage-provisioner");
         Seen::some(asked.then_some(()), format!("{:?}", claim.annotations()))
@@ -133,20 +133,20 @@ async fn what_the_driver_leaves_can_be_deleted_after_the_documented_command() {
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let definition = "mountpoints3podattachments.s3.csi.scality.com";
     definitions.delete(definition, &delete).await.unwrap();
-    eventually("the definition is gone", LIMIT, || async {
+    eventually("the CRD is deleted", LIMIT, || async {
         match definitions.get_opt(definition).await.unwrap() {
             None => Seen::Yes(()),
             Some(left) => Seen::NotYet(format!("{:?}", left.status)),
         }
     })
     .await;
-    // Nobody was there to delete the buckets, and nobody shall.
+    // Without the driver, the buckets stay.
     for volume in [bound, released] {
         let bucket = volume.spec.unwrap().csi.unwrap().volume_handle;
         story.server.delete_bucket(&bucket).unwrap();
     }
 
-    // It can be installed again over what is left.
+    // The driver can be installed again.
     uninstalled.undo();
     away.undo();
     story.here.run("workload", story.workload("ls /data && echo in; sleep 3600")).await;

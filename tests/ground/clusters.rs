@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, Stdio};
 
 use xtask::cache::Cache;
-use xtask::cluster::{Cluster, State};
+use xtask::cluster::{Cluster, Node, State};
 use xtask::command::run;
 
 struct Named(Cluster, String);
@@ -12,7 +12,7 @@ struct Named(Cluster, String);
 impl Named {
     fn new(name: &str) -> Self {
         let cluster = Cluster::named(&Cache::open().unwrap(), name);
-        // What an earlier run that was cut off may have left.
+        // Left by an earlier run that was interrupted.
         cluster.down().unwrap();
         Self(cluster, name.to_owned())
     }
@@ -26,20 +26,30 @@ impl Named {
         command
     }
 
-    /// `up` that has got as far as the line that contains `sign`.
+    /// Starts `up` and waits for the line of its output that contains `sign`.
     fn up_until(&self, sign: &str) -> Child {
         let mut up = self.verb("up").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(up.stderr.take().unwrap()).lines();
         let reached = lines.by_ref().any(|line| line.unwrap().contains(sign));
         assert!(reached, "`up` never said `{sign}`");
-        // Kept open, or `up` would die of a broken pipe instead of what the test does to it.
+        // Kept open, because otherwise `up` would die of a broken pipe.
         std::mem::forget(lines);
         up
     }
 
-    /// The PID namespace of the node, by which its processes are known whatever they do.
+    /// The PID namespace of the first node, which identifies its processes.
     fn namespace(&self) -> Option<std::path::PathBuf> {
-        fs::read_link(format!("/proc/{}/ns/pid", self.0.init_process()?)).ok()
+        self.namespace_of(Node::FIRST)
+    }
+
+    fn namespace_of(&self, node: Node) -> Option<std::path::PathBuf> {
+        fs::read_link(format!("/proc/{}/ns/pid", self.0.init_of(node)?)).ok()
+    }
+
+    /// Runs `node stop` or `node start`.
+    fn node(&self, verb: &str, node: Node) {
+        let mut command = super::xtask();
+        run(command.args(["cluster", "node", verb, "--name", &self.1, &node.name()])).unwrap();
     }
 
     /// Everything that is left of the cluster on this machine.
@@ -110,6 +120,30 @@ fn an_up_that_is_interrupted_is_completed_by_the_next() {
     run(&mut cluster.verb("down")).unwrap();
     assert_eq!(cluster.leftovers(namespace.as_deref()), [""; 0]);
     run(&mut cluster.verb("down")).unwrap();
+}
+
+#[test]
+fn of_several_nodes_one_that_is_off_has_no_process_and_down_leaves_nothing_of_any() {
+    let cluster = Named::new("several");
+    run(cluster.verb("up").args(["--nodes", "3"])).unwrap();
+    let nodes = cluster.0.nodes().unwrap();
+    let namespaces: Vec<_> = nodes.iter().map(|node| cluster.namespace_of(*node)).collect();
+    assert!(namespaces.iter().all(Option::is_some));
+    let in_namespace = |number: usize| {
+        let found = cluster.leftovers(namespaces[number].as_deref());
+        found.into_iter().filter(|what| what.starts_with("process")).count()
+    };
+    assert!(in_namespace(1) > 0);
+    cluster.node("stop", nodes[1]);
+    assert_eq!(in_namespace(1), 0);
+    assert!(cluster.0.disk(nodes[1]).join("kubelet").exists(), "its disk stays");
+    cluster.node("start", nodes[1]);
+    assert_ne!(cluster.namespace_of(nodes[1]), None);
+    cluster.node("stop", nodes[2]);
+    run(&mut cluster.verb("down")).unwrap();
+    for namespace in &namespaces {
+        assert_eq!(cluster.leftovers(namespace.as_deref()), [""; 0]);
+    }
 }
 
 #[test]

@@ -9,8 +9,8 @@ use xtask::{cargo, image};
 
 const PROGRAMS: &[&str] = &["s3-csi-controller", "s3-csi-mounter", "s3-csi-mountpoint", "s3-csi-node"];
 
-/// Our crates are compiled and the programs linked anew, from another folder and into another. Dependencies are taken over: to
-/// compile them takes minutes. What they could bring in of this machine are its paths, and those are in no program.
+/// Compiles our crates and links the programs again, from another folder and into another. Dependencies are copied, because
+/// they take minutes to compile. They could only contribute paths of this machine, and no program contains those.
 #[test]
 fn builds_in_different_folders_give_the_same_images() {
     let cache = Cache::open().unwrap();

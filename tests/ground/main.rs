@@ -1,4 +1,5 @@
-//! The ground itself, tried on the machine: clusters that are cut off while they start, and images that are built twice.
+//! Tests of the test cluster itself, on the machine: clusters that are interrupted while they start, and images that are
+//! built twice.
 
 mod clusters;
 mod images;
@@ -6,7 +7,7 @@ mod images;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// `cargo xtask`, as the one who runs this suite has built it.
+/// `cargo xtask`, as built by the command that runs this suite.
 fn xtask() -> Command {
     let program = std::env::var_os("S3_CSI_XTASK").map(PathBuf::from);
     Command::new(program.expect("this suite is started by: cargo xtask test --only cluster"))

@@ -52,7 +52,7 @@ fn a_rotated_key_is_used_at_once_and_readers_notice_nothing() {
     accounts::delete(&cluster().programs().unwrap(), OLD.access_key).unwrap();
 
     let old = xtask::s3::Client::new(xtask::s3::ENDPOINT, OLD).unwrap();
-    assert!(old.get("rotated", "small").is_err(), "the old key is worth nothing");
+    assert!(old.get("rotated", "small").is_err(), "the old key is invalid");
 
     assert_eq!(served.read("small").unwrap(), b"small", "a new request");
     served.write("written", "with the new key").unwrap();
@@ -72,13 +72,13 @@ fn a_broken_file_leaves_the_keys_that_work() {
     let served = pod.serve(ALICE, "broken-keys", &[]);
     std::fs::write(pod.keys(), "[s3-csi]\naws_access_key_id=AKIA\n").unwrap();
     assert_eq!(served.read("file").unwrap(), b"x");
-    eventually("it is told", || pod.log().contains("the old ones stay"));
+    eventually("it is logged", || pod.log().contains("the old ones stay"));
     std::fs::remove_file(pod.keys()).unwrap();
     assert_eq!(served.list("").unwrap(), ["file"]);
     pod.provide(ALICE.access_key, "wrong-secret-of-alice");
     assert!(served.read("other").is_err());
     pod.provide(ALICE.access_key, ALICE.secret_key);
-    assert_eq!(served.list("").unwrap(), ["file"], "and they heal without a new mount");
+    assert_eq!(served.list("").unwrap(), ["file"], "no new mount is needed");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn a_file_that_is_written_again_with_the_same_keys_changes_nothing() {
     assert!(!pod.log().contains("credentials changed"));
 }
 
-/// What is signed has session tokens in it, and a signature can be used by whoever reads it.
+/// Signed requests contain session tokens, and a reader of the log could use a signature.
 #[test]
 fn the_clients_own_log_has_nothing_that_is_signed() {
     bucket(ALICE, "signed").put("signed", "file", b"x").unwrap();

@@ -3,23 +3,22 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use mounter::order::Order;
-use mounter::reply::{Code, Refused};
+use mounter::handover::{Code, MountRequest, Refused};
 use s3_csi_tests::cluster;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
 use xtask::s3::{ALICE, Account, BOB, ENDPOINT_TLS};
 
-fn refusal(order: impl FnOnce(&MountpointPod) -> Order) -> Refused {
+fn refusal(request_for: impl FnOnce(&MountpointPod) -> MountRequest) -> Refused {
     let pod = MountpointPod::start();
-    let order = order(&pod);
-    let refused = pod.mount(&order).map(drop).unwrap_err();
+    let request = request_for(&pod);
+    let refused = pod.mount(&request).map(drop).unwrap_err();
     assert!(!refused.message.contains(ALICE.secret_key));
     refused
 }
 
 fn with_arguments(arguments: &'static [&'static str]) -> Refused {
     cluster();
-    refusal(|pod| pod.order(ALICE, "some-bucket", arguments))
+    refusal(|pod| pod.request(ALICE, "some-bucket", arguments))
 }
 
 fn expect(refused: &Refused, code: Code, words: &[&str]) {
@@ -31,7 +30,7 @@ fn expect(refused: &Refused, code: Code, words: &[&str]) {
 
 #[test]
 fn no_such_bucket() {
-    let refused = refusal(|pod| pod.order(ALICE, "no-such-bucket", &[]));
+    let refused = refusal(|pod| pod.request(ALICE, "no-such-bucket", &[]));
     expect(&refused, Code::NoSuchBucket, &["`no-such-bucket`", "http://s3.test", "create it"]);
 }
 
@@ -39,7 +38,7 @@ fn no_such_bucket() {
 #[test]
 fn a_name_that_the_server_does_not_take() {
     cluster();
-    let refused = refusal(|pod| pod.order(ALICE, "My_Bucket", &[]));
+    let refused = refusal(|pod| pod.request(ALICE, "My_Bucket", &[]));
     expect(
         &refused,
         Code::BadBucket,
@@ -50,7 +49,7 @@ fn a_name_that_the_server_does_not_take() {
 #[test]
 fn access_denied() {
     bucket(BOB, "bobs-own");
-    let refused = refusal(|pod| pod.order(ALICE, "bobs-own", &[]));
+    let refused = refusal(|pod| pod.request(ALICE, "bobs-own", &[]));
     expect(&refused, Code::AccessDenied, &["`bobs-own`", "allow these credentials"]);
 }
 
@@ -58,7 +57,7 @@ fn access_denied() {
 fn wrong_secret() {
     bucket(ALICE, "wrong-secret");
     let wrong = Account { secret_key: "not-the-secret-of-alice", ..ALICE };
-    let refused = refusal(|pod| pod.order(wrong, "wrong-secret", &[]));
+    let refused = refusal(|pod| pod.request(wrong, "wrong-secret", &[]));
     expect(&refused, Code::WrongSecret, &["secret key", "correct"]);
 }
 
@@ -66,7 +65,7 @@ fn wrong_secret() {
 fn unknown_key() {
     bucket(ALICE, "unknown-key");
     let unknown = Account { access_key: "AKIANOBODY", ..ALICE };
-    let refused = refusal(|pod| pod.order(unknown, "unknown-key", &[]));
+    let refused = refusal(|pod| pod.request(unknown, "unknown-key", &[]));
     expect(&refused, Code::UnknownKey, &["access key"]);
 }
 
@@ -74,14 +73,14 @@ fn unknown_key() {
 fn no_credentials() {
     bucket(ALICE, "no-credentials");
     let refused = refusal(|pod| {
-        let order = pod.order(ALICE, "no-credentials", &[]);
-        with(order, "AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
+        let request = pod.request(ALICE, "no-credentials", &[]);
+        with(request, "AWS_SHARED_CREDENTIALS_FILE", "/no/such/file")
     });
     expect(&refused, Code::NoCredentials, &["/no/such/file"]);
     let refused = refusal(|pod| {
-        let order = pod.order(ALICE, "no-credentials", &[]);
-        let order = with(order, "AWS_SHARED_CREDENTIALS_FILE", "");
-        with(order, "AWS_PROFILE", "")
+        let request = pod.request(ALICE, "no-credentials", &[]);
+        let request = with(request, "AWS_SHARED_CREDENTIALS_FILE", "");
+        with(request, "AWS_PROFILE", "")
     });
     expect(&refused, Code::NoCredentials, &["provide them"]);
 }
@@ -92,7 +91,8 @@ fn endpoint_unreachable() {
     for (endpoint, place) in
         [("http://10.99.0.1:9", "10.99.0.1:9"), ("http://10.255.255.1", "10.255.255.1:80")]
     {
-        let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", endpoint));
+        let refused =
+            refusal(|pod| with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", endpoint));
         expect(&refused, Code::EndpointUnreachable, &[place, "is the S3 server running"]);
     }
 }
@@ -101,8 +101,8 @@ fn endpoint_unreachable() {
 fn unknown_host() {
     cluster();
     let refused = refusal(|pod| {
-        let order = pod.order(ALICE, "some-bucket", &[]);
-        with(order, "AWS_ENDPOINT_URL", "http://no-such-host.test")
+        let request = pod.request(ALICE, "some-bucket", &[]);
+        with(request, "AWS_ENDPOINT_URL", "http://no-such-host.test")
     });
     expect(&refused, Code::UnknownHost, &["`no-such-host.test`", "DNS"]);
 }
@@ -110,14 +110,15 @@ fn unknown_host() {
 #[test]
 fn untrusted_certificate() {
     cluster();
-    let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS));
+    let refused =
+        refusal(|pod| with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS));
     expect(&refused, Code::UntrustedCertificate, &["s3.test:443", "UnknownIssuer", "authority"]);
 }
 
 #[test]
 fn wrong_region() {
     bucket(ALICE, "wrong-region");
-    let refused = refusal(|pod| with(pod.order(ALICE, "wrong-region", &[]), "AWS_REGION", "eu-nowhere-1"));
+    let refused = refusal(|pod| with(pod.request(ALICE, "wrong-region", &[]), "AWS_REGION", "eu-nowhere-1"));
     expect(&refused, Code::WrongRegion, &["eu-nowhere-1", "correct the region"]);
 }
 
@@ -149,7 +150,7 @@ fn cache_not_writable() {
     let folder = tempfile::tempdir_in("/run").unwrap();
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let argument = format!("--cache={}", folder.path().display());
-    let refused = refusal(|pod| pod.order(ALICE, "some-bucket", &[&argument]));
+    let refused = refusal(|pod| pod.request(ALICE, "some-bucket", &[&argument]));
     expect(&refused, Code::CacheNotWritable, &["Permission denied"]);
 }
 
@@ -168,7 +169,7 @@ fn time_out() {
             }
         }
     });
-    let refused = refusal(|pod| with(pod.order(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", &endpoint));
+    let refused = refusal(|pod| with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", &endpoint));
     // On a busy machine the mounter may be the one who says so.
     expect(&refused, Code::TimedOut, &[]);
     drop(silent);
@@ -177,7 +178,7 @@ fn time_out() {
 #[test]
 fn append_to_a_bucket_that_cannot() {
     bucket(ALICE, "no-append");
-    let refused = refusal(|pod| pod.order(ALICE, "no-append", &["--incremental-upload"]));
+    let refused = refusal(|pod| pod.request(ALICE, "no-append", &["--incremental-upload"]));
     expect(&refused, Code::BadOption, &["incremental-upload", "loses data"]);
 }
 
@@ -185,6 +186,6 @@ fn append_to_a_bucket_that_cannot() {
 #[test]
 fn a_bucket_that_is_said_to_be_a_directory_bucket() {
     bucket(ALICE, "no-directory");
-    let refused = refusal(|pod| pod.order(ALICE, "no-directory", &["--bucket-type=directory"]));
+    let refused = refusal(|pod| pod.request(ALICE, "no-directory", &["--bucket-type=directory"]));
     expect(&refused, Code::BadOption, &["bucket-type", "`no-directory`"]);
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use node::kernel;
 use node::mounts::Mounts;
-use node::place::{Place, Root};
+use node::safe_path::{Root, SafePath};
 use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount};
 use s3_csi_tests::mountpoint_pod::LIMIT;
 use s3_csi_tests::{cluster, within};
@@ -29,7 +29,7 @@ impl Ground {
     pub(crate) fn shared() -> Self {
         Self::prepared(|folder| {
             mount_bind(folder, folder).unwrap();
-            // With nobody at first: what it was bound from would get every mount as well.
+            // In a new peer group: what it was bound from would get every mount as well.
             mount_change(folder, MountPropagationFlags::PRIVATE).unwrap();
             mount_change(folder, MountPropagationFlags::SHARED).unwrap();
         })
@@ -48,7 +48,7 @@ impl Ground {
         self.folder.path().join(name)
     }
 
-    pub(crate) fn place(&self, name: &str) -> Place {
+    pub(crate) fn place(&self, name: &str) -> SafePath {
         self.root.create(&self.path(name)).unwrap()
     }
 

@@ -1,20 +1,21 @@
-//! What the node mounts at a workload's target, one upon the other, and what containers see of it.
+//! The mounts upon each other at a workload's target, and what containers see of them.
 
 use std::fs;
 use std::os::fd::OwnedFd;
 
 use node::kernel;
-use node::plan::{LAYERS_KEPT, MOST_LAYERS, Step, Wanted, plan};
+use node::liveness::Liveness;
+use node::publish::plan::{LAYERS_KEPT, MAX_LAYERS, Observed, Step, Wanted, plan};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 
 use crate::ground::Ground;
 
-/// A workload on a node, without servers: what counts is which mounts containers see.
+/// A workload on a node, without mount processes: what counts is which mounts containers see.
 struct Workload {
     node: Ground,
     containers: Ground,
     started: Vec<String>,
-    /// Of the server that lives.
+    /// Descriptor of the mount process that lives.
     device: Option<OwnedFd>,
 }
 
@@ -27,20 +28,23 @@ impl Workload {
     fn publish(&mut self) {
         let (source, target) = (self.node.path("source"), self.node.path("target"));
         let table = self.node.mounts.table().unwrap();
-        let alive = self.device.is_some();
+        let liveness = if self.device.is_some() { Liveness::Alive } else { Liveness::NotMounted };
+        let observed =
+            Observed { table: &table, source: liveness.clone(), target: liveness, other_targets: Vec::new() };
         let (from, to) = (self.node.place("source"), self.node.place("target"));
-        for step in plan(&table, Wanted { source: &source, target: &target, read_only: false, alive }) {
+        let wanted = Wanted { source: &source, target: &target, read_only: false, single_pod: false };
+        for step in plan(&observed, &wanted).unwrap().steps {
             match step {
                 Step::UnmountSource => kernel::detach(&from).unwrap(),
-                Step::Serve => self.device = Some(kernel::mount_source(&from, false).unwrap()),
-                Step::Seal => kernel::seal(&to).unwrap(),
+                Step::MountSource => self.device = Some(kernel::mount_source(&from, false).unwrap()),
+                Step::SealTarget => kernel::seal(&to).unwrap(),
                 Step::UnmountTarget => kernel::detach(&to).unwrap(),
-                Step::Bind => kernel::bind(&from, &to, false).unwrap(),
+                Step::BindTarget { read_only } => kernel::bind(&from, &to, read_only).unwrap(),
             }
         }
     }
 
-    /// The server dies, and the node heals.
+    /// The mount process dies, and the node heals.
     fn dies(&mut self) {
         drop(self.device.take());
         self.publish();
@@ -67,7 +71,7 @@ impl Workload {
     }
 }
 
-/// `k`: the server is killed and the node heals; `s`: a container starts, first or again.
+/// `k`: the mount process is killed and the node heals; `s`: a container starts, first or again.
 #[test]
 fn in_every_order_of_deaths_and_starts_all_containers_get_the_bucket_again() {
     for order in ["sk", "skk", "sksk", "skskk", "skksk", "kskk", "sskskskk", "skskskskskskk"] {
@@ -86,7 +90,7 @@ fn in_every_order_of_deaths_and_starts_all_containers_get_the_bucket_again() {
                 );
             }
         }
-        assert!(workload.node.depth("target") <= MOST_LAYERS);
+        assert!(workload.node.depth("target") <= MAX_LAYERS);
     }
 }
 
@@ -98,20 +102,20 @@ fn however_often_it_dies_the_mounts_are_bounded_and_old_containers_are_reached()
     // Upon one that is never taken away: the folder's seal and that many buckets.
     (2..LAYERS_KEPT).for_each(|_| workload.dies());
     let kept = workload.container_starts();
-    for death in 0..3 * MOST_LAYERS {
+    for death in 0..3 * MAX_LAYERS {
         let newest = workload.container_starts();
         let layers = workload.node.depth("target");
         workload.dies();
-        assert!(workload.node.depth("target") <= MOST_LAYERS, "after {death} more deaths");
+        assert!(workload.node.depth("target") <= MAX_LAYERS, "after {death} more deaths");
         assert_eq!(workload.sees(&first), workload.served());
         assert_eq!(workload.sees(&kept), workload.served());
-        if layers < MOST_LAYERS {
+        if layers < MAX_LAYERS {
             assert_eq!(workload.sees(&newest), workload.served(), "after {death} more deaths");
         }
     }
 }
 
-/// Binds of one source would otherwise be one group, in which a mount upon one appears upon all.
+/// Binds of one source would otherwise form a peer group, in which a mount upon one appears upon all.
 #[test]
 fn what_heals_one_workload_reaches_no_other() {
     let ground = Ground::shared();
@@ -158,9 +162,9 @@ fn nobody_writes_into_a_sealed_folder_and_it_can_be_removed() {
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     let _device = kernel::mount_source(&ground.place("source"), false).unwrap();
     kernel::bind(&ground.place("source"), &target, false).unwrap();
-    assert!(kernel::clear_buckets(&ground.mounts, &target, &path).unwrap());
+    assert!(kernel::unmount_buckets(&ground.mounts, &target, &path).unwrap());
     assert_eq!(ground.depth("target"), 1, "it stays sealed");
-    assert!(kernel::clear(&ground.mounts, &target, &path).unwrap());
-    assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "nothing got through");
-    target.remove_folder().unwrap();
+    assert!(kernel::unmount_all(&ground.mounts, &target, &path).unwrap());
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0, "nothing was written");
+    target.remove_directory().unwrap();
 }

@@ -1,4 +1,4 @@
-//! Real mounts in a namespace of our own, where nothing we leave behind can hurt.
+//! Real mounts in a namespace of their own, which takes everything that is left behind with it.
 
 mod credentials;
 mod encryption;
@@ -11,5 +11,7 @@ mod layers;
 mod memory;
 mod network;
 mod node;
+mod permissions;
 mod semantics;
 mod silence;
+mod supervisor;

@@ -1,12 +1,11 @@
-//! Who is talked to, and how.
+//! Which hosts the mount process connects to, and how.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use contract::names::AUTHORITY_IN_POD;
-use mounter::order::Order;
-use mounter::reply::Code;
+use mounter::handover::{Code, MountRequest};
 use s3_csi_tests::cluster;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
 use s3_csi_tests::relay::Relay;
@@ -15,9 +14,9 @@ use xtask::s3::{ALICE, ENDPOINT_TLS};
 
 const SERVER: Option<&str> = Some("s3.test:80");
 
-fn without(mut order: Order, arguments: &[&str]) -> Order {
-    order.arguments.retain(|argument| !arguments.contains(&argument.as_str()));
-    order
+fn without(mut request: MountRequest, arguments: &[&str]) -> MountRequest {
+    request.arguments.retain(|argument| !arguments.contains(&argument.as_str()));
+    request
 }
 
 /// Packets to the cloud's metadata address vanish, and are counted, as long as this network lives.
@@ -36,17 +35,17 @@ fn the_clouds_metadata_address_is_never_asked() {
     let served = pod.serve(ALICE, "no-metadata", &[]);
     assert_eq!(served.list("").unwrap(), [""; 0]);
     let keyless = MountpointPod::start();
-    let order = keyless.order(ALICE, "no-metadata", &[]);
-    let keyless_order = with(with(order, "AWS_SHARED_CREDENTIALS_FILE", ""), "AWS_PROFILE", "");
-    assert_eq!(keyless.mount(&keyless_order).map(drop).unwrap_err().code, Code::NoCredentials);
+    let request = keyless.request(ALICE, "no-metadata", &[]);
+    let keyless_request = with(with(request, "AWS_SHARED_CREDENTIALS_FILE", ""), "AWS_PROFILE", "");
+    assert_eq!(keyless.mount(&keyless_request).map(drop).unwrap_err().code, Code::NoCredentials);
     // Neither has a region by which to guess where it is.
     let guessing = MountpointPod::start();
-    guessing.mount(&with(guessing.order(ALICE, "no-metadata", &[]), "AWS_REGION", "")).unwrap();
+    guessing.mount(&with(guessing.request(ALICE, "no-metadata", &[]), "AWS_REGION", "")).unwrap();
     assert_eq!(packets(), 0);
 
     // The rule counts, and the client would ask: without the variable that forbids it, one without keys does.
     let asking = MountpointPod::start();
-    let allowed = with(keyless_order, "AWS_EC2_METADATA_DISABLED", "false");
+    let allowed = with(keyless_request, "AWS_EC2_METADATA_DISABLED", "false");
     asking.mount(&allowed).map(drop).unwrap_err();
     assert_ne!(packets(), 0, "the control: nothing would be counted at all");
 }
@@ -69,9 +68,9 @@ fn a_private_authority_is_trusted_when_it_is_given() {
         let pod = MountpointPod::start();
         let option = format!("--ca-bundle={file}");
         let arguments = if by_option { vec![option.as_str()] } else { vec![] };
-        let order = with(pod.order(ALICE, "with-tls", &arguments), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
-        let order = if by_option { order } else { with(order, "AWS_CA_BUNDLE", &file) };
-        let served = pod.mount(&order).unwrap();
+        let request = with(pod.request(ALICE, "with-tls", &arguments), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
+        let request = if by_option { request } else { with(request, "AWS_CA_BUNDLE", &file) };
+        let served = pod.mount(&request).unwrap();
         assert_eq!(served.read("file").unwrap(), b"private");
     }
 }
@@ -81,9 +80,9 @@ fn a_proxy_is_used_when_it_is_given() {
     bucket(ALICE, "with-proxy").put("with-proxy", "file", b"proxied").unwrap();
     let proxy = Relay::to(None);
     let pod = MountpointPod::start();
-    let order = with(pod.order(ALICE, "with-proxy", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
-    let order = with(with(order, "AWS_CA_BUNDLE", &authority()), "HTTPS_PROXY", &proxy.url());
-    let served = pod.mount(&order).unwrap();
+    let request = with(pod.request(ALICE, "with-proxy", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
+    let request = with(with(request, "AWS_CA_BUNDLE", &authority()), "HTTPS_PROXY", &proxy.url());
+    let served = pod.mount(&request).unwrap();
     assert_eq!(served.read("file").unwrap(), b"proxied");
     assert!(proxy.heard().contains("CONNECT s3.test:443"), "{}", proxy.heard());
 }
@@ -92,14 +91,14 @@ fn a_proxy_is_used_when_it_is_given() {
 fn buckets_are_found_by_path_and_by_host_name() {
     bucket(ALICE, "by-name").put("by-name", "file", b"x").unwrap();
     let by_host = MountpointPod::start();
-    let order = without(by_host.order(ALICE, "by-name", &["--debug-crt"]), &["--force-path-style"]);
-    assert_eq!(by_host.mount(&order).unwrap().read("file").unwrap(), b"x");
+    let request = without(by_host.request(ALICE, "by-name", &["--debug-crt"]), &["--force-path-style"]);
+    assert_eq!(by_host.mount(&request).unwrap().read("file").unwrap(), b"x");
     assert!(by_host.log().contains("by-name.s3.test"), "the client looks that name up");
 
     let relay = Relay::to(SERVER);
     let by_path = MountpointPod::start();
-    let order = with(by_path.order(ALICE, "by-name", &[]), "AWS_ENDPOINT_URL", &relay.url());
-    assert_eq!(by_path.mount(&order).unwrap().read("file").unwrap(), b"x");
+    let request = with(by_path.request(ALICE, "by-name", &[]), "AWS_ENDPOINT_URL", &relay.url());
+    assert_eq!(by_path.mount(&request).unwrap().read("file").unwrap(), b"x");
     assert!(relay.heard().contains("GET /by-name/file "), "{}", relay.heard());
 }
 
@@ -109,10 +108,10 @@ fn the_endpoint_can_be_an_option() {
     let relay = Relay::to(SERVER);
     let pod = MountpointPod::start();
     let option = format!("--endpoint-url={}", relay.url());
-    let order =
-        with(pod.order(ALICE, "endpoint-option", &[&option, "--region=us-east-1"]), "AWS_ENDPOINT_URL", "");
-    let order = with(order, "AWS_REGION", "");
-    assert_eq!(pod.mount(&order).unwrap().list("").unwrap(), [""; 0]);
+    let request =
+        with(pod.request(ALICE, "endpoint-option", &[&option, "--region=us-east-1"]), "AWS_ENDPOINT_URL", "");
+    let request = with(request, "AWS_REGION", "");
+    assert_eq!(pod.mount(&request).unwrap().list("").unwrap(), [""; 0]);
     assert!(relay.heard().contains("GET /endpoint-option/"));
 }
 
@@ -122,8 +121,8 @@ fn the_server_learns_who_asks() {
     let relay = Relay::to(SERVER);
     let pod = MountpointPod::start();
     let prefix = "--user-agent-prefix=s3-csi-driver/1.2.3 credential-source#secret";
-    let order = with(pod.order(ALICE, "user-agent", &[prefix]), "AWS_ENDPOINT_URL", &relay.url());
-    pod.mount(&order).unwrap();
+    let request = with(pod.request(ALICE, "user-agent", &[prefix]), "AWS_ENDPOINT_URL", &relay.url());
+    pod.mount(&request).unwrap();
     let heard = relay.heard();
     let agent = heard
         .lines()
@@ -138,13 +137,13 @@ fn requests_can_be_unsigned() {
     let client = bucket(ALICE, "open-to-all");
     client.put("open-to-all", "file", b"public").unwrap();
     let pod = MountpointPod::start();
-    let order = pod.order(ALICE, "open-to-all", &["--no-sign-request"]);
-    assert_eq!(pod.mount(&order).map(drop).unwrap_err().code, Code::AccessDenied);
+    let request = pod.request(ALICE, "open-to-all", &["--no-sign-request"]);
+    assert_eq!(pod.mount(&request).map(drop).unwrap_err().code, Code::AccessDenied);
     let policy = r#"{"Version":"2012-10-17","Statement":[{"Effect":"Allow","Principal":"*",
         "Action":["s3:GetObject","s3:ListBucket"],
         "Resource":["arn:aws:s3:::open-to-all","arn:aws:s3:::open-to-all/*"]}]}"#;
     client.put_policy("open-to-all", policy).unwrap();
-    assert_eq!(pod.mount(&order).unwrap().read("file").unwrap(), b"public");
+    assert_eq!(pod.mount(&request).unwrap().read("file").unwrap(), b"public");
 }
 
 #[test]
@@ -153,8 +152,8 @@ fn the_number_of_attempts_can_be_set() {
     let requests = |attempts: &str| {
         let relay = Relay::to(SERVER);
         let pod = MountpointPod::start();
-        let order = with(pod.order(ALICE, "attempts", &[]), "AWS_ENDPOINT_URL", &relay.url());
-        let served = pod.mount(&with(order, "AWS_MAX_ATTEMPTS", attempts)).unwrap();
+        let request = with(pod.request(ALICE, "attempts", &[]), "AWS_ENDPOINT_URL", &relay.url());
+        let served = pod.mount(&with(request, "AWS_MAX_ATTEMPTS", attempts)).unwrap();
         relay.break_server();
         served.touch("file", |path| fs::metadata(path).map(drop)).unwrap_err();
         relay.refused()

@@ -1,10 +1,11 @@
-//! The node's dealings with the kernel: real mounts below a folder that plays kubelet's.
+//! The node's mounts in a real kernel, below a directory that stands in for the kubelet's.
 
 use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use node::kernel::{self, Pulse, Pulses};
+use node::kernel;
+use node::liveness::{Liveness, LivenessProbe};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
 use rustix::process::{Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
@@ -35,7 +36,7 @@ async fn a_source_is_served_bound_and_taken_away() {
     bucket(ALICE, "node-bind").put("node-bind", "file", b"bound").unwrap();
     let (ground, mut pod) = (Ground::new(), MountpointPod::start());
     pod.serve_at(ALICE, "node-bind", &ground.place("source"));
-    assert_eq!(Pulses::default().feel(&ground.path("source")).await, Pulse::Alive);
+    assert_eq!(LivenessProbe::default().check(&ground.path("source")).await, Liveness::Alive);
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
     kernel::bind(&ground.place("source"), &ground.place("read-only"), true).unwrap();
     assert_eq!(ground.read("target/file").unwrap(), "bound");
@@ -54,7 +55,7 @@ async fn a_source_is_served_bound_and_taken_away() {
         table.copies(&source).map(|copy| (copy.point.clone(), copy.read_only)).collect();
     assert_eq!(copies, [(ground.path("target"), false), (ground.path("read-only"), true)]);
     let device = table.at(&source).next_back().unwrap().device;
-    kernel::read_ahead(device);
+    kernel::set_read_ahead(device);
 
     assert!(kernel::unmount_top(&ground.place("source")).is_ok(), "a bound source can go first");
     for name in ["target", "read-only"] {
@@ -62,24 +63,24 @@ async fn a_source_is_served_bound_and_taken_away() {
         kernel::unmount_top(&ground.place(name)).unwrap();
         assert_eq!(ground.depth(name), 0, "{name}");
     }
-    assert_eq!(pod.ended().code(), Some(1), "nobody asked it to exit");
+    assert_eq!(pod.ended().code(), Some(1), "no exit was requested");
 }
 
 #[tokio::test]
-async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
+async fn a_dead_mount_is_noticed_and_replaced_or_covered() {
     bucket(ALICE, "node-dead").put("node-dead", "file", b"again").unwrap();
     let (ground, pod) = (Ground::new(), MountpointPod::start());
     let server = pod.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
     kill_process(server, Signal::KILL).unwrap();
-    let pulses = Pulses::default();
+    let liveness = LivenessProbe::default();
     let source = ground.path("source");
     let until = Instant::now() + LIMIT;
-    let mut seen = pulses.feel(&source).await;
-    while seen == Pulse::Alive && Instant::now() < until {
-        seen = pulses.feel(&source).await;
+    let mut seen = liveness.check(&source).await;
+    while seen == Liveness::Alive && Instant::now() < until {
+        seen = liveness.check(&source).await;
     }
-    assert!(matches!(seen, Pulse::Dead(_)), "{seen:?}");
+    assert!(matches!(seen, Liveness::Dead(_)), "{seen:?}");
 
     kernel::detach(&ground.place("source")).unwrap();
     let successor = MountpointPod::start();
@@ -89,7 +90,7 @@ async fn a_dead_server_is_noticed_and_its_mount_replaced_or_covered() {
     assert_eq!(ground.read("target/file").unwrap(), "again");
 }
 
-/// A container's copy of its target hears of what the node mounts later, if it asked to.
+/// With `HostToContainer`, a container's copy of its target receives what the node mounts later.
 #[tokio::test]
 async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
     bucket(ALICE, "node-copies").put("node-copies", "file", b"again").unwrap();
@@ -118,17 +119,17 @@ async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
     assert_eq!(containers.read("deaf/file").unwrap_err().kind(), std::io::ErrorKind::NotConnected);
 }
 
-/// Whoever waits gets an error, and whoever serves finds its descriptor dead.
+/// Blocked processes get an error, and the mount process finds its descriptor dead.
 #[tokio::test]
-async fn a_silent_servers_connection_is_ended() {
+async fn an_unresponsive_mount_is_aborted() {
     let ground = Ground::new();
     let device = kernel::mount_source(&ground.place("source"), false).unwrap();
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    let pulses = Pulses::default();
-    assert_eq!(pulses.feel(&ground.path("target")).await, Pulse::Silent);
-    kernel::abort(&ground.place("source")).unwrap();
+    let liveness = LivenessProbe::default();
+    assert_eq!(liveness.check(&ground.path("target")).await, Liveness::Unresponsive);
+    kernel::abort_connection(&ground.place("source")).unwrap();
     let until = Instant::now() + LIMIT;
-    while !matches!(pulses.feel(&ground.path("target")).await, Pulse::Dead(_)) {
+    while !matches!(liveness.check(&ground.path("target")).await, Liveness::Dead(_)) {
         assert!(Instant::now() < until);
     }
     assert_eq!(ground.depth("target"), 1, "containers keep it, for the next one to cover");
@@ -136,17 +137,21 @@ async fn a_silent_servers_connection_is_ended() {
     assert_eq!(read.unwrap_err(), rustix::io::Errno::NODEV);
 }
 
-/// A server that takes the descriptor and never answers: whoever asks is not kept, and nobody else is kept with it.
+/// A mount process that takes the descriptor and never answers blocks no check, and no second thread.
 #[tokio::test]
-async fn a_silent_server_keeps_nobody() {
+async fn an_unresponsive_mount_blocks_no_check() {
     let ground = Ground::new();
     let device = kernel::mount_source(&ground.place("source"), false).unwrap();
-    let pulses = Pulses::default();
-    assert_eq!(pulses.feel(&ground.path("source")).await, Pulse::Silent);
-    assert_eq!(pulses.feel(&ground.path("source")).await, Pulse::Silent, "and no second thread hangs");
+    let liveness = LivenessProbe::default();
+    assert_eq!(liveness.check(&ground.path("source")).await, Liveness::Unresponsive);
+    assert_eq!(
+        liveness.check(&ground.path("source")).await,
+        Liveness::Unresponsive,
+        "and no second thread hangs"
+    );
     drop(device);
     let until = Instant::now() + LIMIT;
-    while !matches!(pulses.feel(&ground.path("source")).await, Pulse::Dead(_)) {
+    while !matches!(liveness.check(&ground.path("source")).await, Liveness::Dead(_)) {
         assert!(Instant::now() < until);
     }
 }
@@ -163,5 +168,5 @@ fn stacked_mounts_are_seen_and_removed_one_by_one() {
         assert_eq!(ground.depth("source"), left);
     }
     kernel::detach(&ground.place("source")).unwrap();
-    eventually("the folder can go", || ground.place("source").remove_folder().is_ok());
+    eventually("the folder can go", || ground.place("source").remove_directory().is_ok());
 }

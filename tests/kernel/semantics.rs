@@ -1,5 +1,5 @@
 //! What happens to data when things go wrong, or when a program asks for what S3 cannot do. `docs/semantics.md` lists
-//! these tests: whoever changes one changes a promise.
+//! these tests as promises to users, which is why they stay in one file, long as it is.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -29,8 +29,8 @@ fn relayed(name: &str) -> (Client, MountpointPod, Served, Relay) {
     let client = bucket(ALICE, name);
     let relay = Relay::to(Some("s3.test:80"));
     let pod = MountpointPod::start();
-    let order = with(pod.order(ALICE, name, ALL), "AWS_ENDPOINT_URL", &relay.url());
-    let served = pod.mount(&with(order, "AWS_MAX_ATTEMPTS", "2")).unwrap();
+    let request = with(pod.request(ALICE, name, ALL), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&with(request, "AWS_MAX_ATTEMPTS", "2")).unwrap();
     (client, pod, served, relay)
 }
 
@@ -195,7 +195,7 @@ fn a_file_that_is_replaced_elsewhere_is_read_whole_or_not_at_all() {
         error => assert_eq!(errno(error), Errno::STALE),
     }
     reader.close();
-    assert!(served.read("file").unwrap() == vec![b'b'; SIZE], "whoever opens it now has the new one");
+    assert!(served.read("file").unwrap() == vec![b'b'; SIZE], "a new reader gets the new one");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_file_that_is_being_read_is_not_overwritten_here() {
     assert!(client.get("swapped-here", "file").unwrap() == vec![b'a'; SIZE]);
 }
 
-/// Between our look and our upload, somebody else may have made it: only the server can tell.
+/// Between the lookup and the upload another client may create the file. Only the server can tell.
 #[test]
 fn what_somebody_else_has_made_meanwhile_is_not_replaced() {
     let client = bucket(ALICE, "made-meanwhile");

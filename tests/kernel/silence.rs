@@ -19,8 +19,8 @@ fn relayed(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served, Re
     let client = bucket(ALICE, name);
     let relay = Relay::to(Some("s3.test:80"));
     let pod = MountpointPod::start();
-    let order = with(pod.order(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
-    let served = pod.mount(&order).unwrap();
+    let request = with(pod.request(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&request).unwrap();
     (client, pod, served, relay)
 }
 
@@ -105,7 +105,7 @@ fn a_program_gets_an_error_when_the_server_stays_silent_and_its_files_when_it_sp
     assert_eq!(errno(read.join().unwrap()), Some(Errno::IO), "a read that had begun");
     assert_eq!(errno(write.join().unwrap()), Some(Errno::IO), "a write that had begun");
     within("closing", LIMIT, move || drop((reader, writer)));
-    assert!(pod.log().contains("the S3 server is silent"), "{}", pod.log());
+    assert!(pod.log().contains("the S3 server is not responding"), "{}", pod.log());
 
     relay.speak();
     // Attempts that the silence has outlived may still be on their way.

@@ -1,4 +1,4 @@
-//! The accounts of the driver's programs, with exactly the rights that Helm gives them.
+//! The service accounts of the driver's programs, with exactly the permissions that Helm gives them.
 
 use std::borrow::Cow;
 use std::fs;
@@ -23,10 +23,10 @@ use crate::{Seen, eventually};
 
 pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
 pub const RELEASE_NAMESPACE: &str = "kube-system";
-/// Where it really is.
+/// Where the chart really is.
 pub const API_SERVER: &str = "10.99.0.1:6443";
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
-/// Of the chart's objects, what the tests play themselves; they play Mountpoint Pods that no standard would admit.
+/// Objects of the chart whose part the tests play themselves. Their Mountpoint Pods violate the Pod Security level.
 const PLAYED: &[&str] = &["DaemonSet", "Deployment", "Namespace"];
 
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
@@ -39,17 +39,17 @@ pub const CONTROLLER: Account = Account { name: Cow::Borrowed("s3-csi-driver-con
 pub const NODE: Account = Account { name: Cow::Borrowed("s3-csi-driver-sa") };
 
 impl Account {
-    /// As the API server calls it.
+    /// The user name at the API server.
     pub fn user(&self) -> String {
         format!("system:serviceaccount:{RELEASE_NAMESPACE}:{}", self.name)
     }
 
-    /// Its roles, if the chart is installed with these values.
+    /// The roles of the account if the chart is installed with these values.
     pub fn roles(&self, values: &[&str]) -> Vec<Granted> {
         chart::roles(&chart::rendered(&inside::cluster(), values), &self.name)
     }
 
-    /// Another account with these roles of this one, under a name that ends so. Returns when the API server knows them.
+    /// Another account with these roles of this one, under a name with this suffix. Returns when the API server knows them.
     pub async fn variant(&self, client: &Client, suffix: &str, roles: &[Granted]) -> Self {
         let name = format!("{}-{suffix}", self.name);
         let object = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}});
@@ -91,8 +91,8 @@ impl Account {
         account
     }
 
-    /// A file with a token of the account for the API server at this address, as kubelet would give it to a pod on this
-    /// node; without a node, a token of no pod.
+    /// A kubeconfig with a token of the account for the API server at this address, like the one the kubelet gives to a pod
+    /// on this node. Without a node, the token belongs to no pod.
     pub async fn kubeconfig(
         &self,
         client: &Client,
@@ -138,7 +138,7 @@ impl Account {
     }
 }
 
-/// Definition, namespace, accounts with their rights, policies: what the chart installs, without its programs.
+/// What the chart installs without its programs: CRD, namespace, accounts with their permissions, policies.
 pub async fn install(client: &Client) {
     INSTALLED.get_or_init(|| install_once(client)).await;
 }

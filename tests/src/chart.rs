@@ -1,4 +1,4 @@
-//! What Helm makes of the chart.
+//! The objects that Helm renders from the chart.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +9,13 @@ use xtask::driver;
 
 use crate::right::{Right, rights};
 
-/// Every object that these values install.
+/// All objects that these values render.
 pub fn rendered(cluster: &Cluster, values: &[&str]) -> Vec<Value> {
     let text = driver::render(cluster, None, values).unwrap();
     serde_saphyr::from_multiple(&text).unwrap()
 }
 
-/// Installs them, but for those of these kinds.
+/// Installs the objects, except for these kinds.
 pub fn apply(cluster: &Cluster, objects: &[Value], except: &[&str]) {
     let wanted = |object: &&Value| !except.iter().any(|kind| object["kind"] == *kind);
     let objects: Vec<&Value> = objects.iter().filter(wanted).collect();
@@ -27,16 +27,16 @@ pub fn apply(cluster: &Cluster, objects: &[Value], except: &[&str]) {
         .unwrap();
 }
 
-/// A role of the chart that an account has.
+/// A role of the chart that is bound to an account.
 #[derive(Clone, Debug)]
 pub struct Granted {
     pub name: String,
-    /// Where it counts; everywhere if nothing.
+    /// The namespace it applies to; all if none.
     pub namespace: Option<String>,
     pub rights: BTreeSet<Right>,
 }
 
-/// The roles that the objects' bindings give to the account of this name.
+/// The roles that are bound to the account of this name.
 pub fn roles(objects: &[Value], account: &str) -> Vec<Granted> {
     let is_bound = |object: &&Value| {
         let subjects = object["subjects"].as_array();

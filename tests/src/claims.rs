@@ -108,7 +108,7 @@ impl Tenant {
         let claim = eventually(&format!("claim {name} is bound"), LIMIT, || async {
             let claim = self.claims().get(name).await.unwrap();
             let bound = claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Bound");
-            if bound { Seen::Yes(claim) } else { Seen::NotYet(self.told(name).await.join("\n")) }
+            if bound { Seen::Yes(claim) } else { Seen::NotYet(self.events(name).await.join("\n")) }
         })
         .await;
         self.volumes().get(&claim.spec.unwrap().volume_name.unwrap()).await.unwrap()
@@ -128,7 +128,7 @@ impl Tenant {
     pub async fn stays_unbound(&self, name: &str) {
         self.barrier().await;
         let claim = self.claims().get(name).await.unwrap();
-        assert_eq!(claim.spec.unwrap().volume_name, None, "{:?}", self.told(name).await);
+        assert_eq!(claim.spec.unwrap().volume_name, None, "{:?}", self.events(name).await);
     }
 
     pub async fn delete(&self, name: &str) {
@@ -139,15 +139,15 @@ impl Tenant {
         eventually(&format!("claim {name} is gone"), LIMIT, || async {
             match self.claims().get_opt(name).await.unwrap() {
                 None => Seen::Yes(()),
-                Some(claim) => Seen::NotYet(format!("{:?} {:?}", claim.metadata, self.told(name).await)),
+                Some(claim) => Seen::NotYet(format!("{:?} {:?}", claim.metadata, self.events(name).await)),
             }
         })
         .await;
     }
 
     /// Waits until nothing of ours is on the claim, as is so between attempts that S3 clearly refuses.
-    pub async fn unmarked(&self, name: &str) {
-        eventually(&format!("claim {name} carries no mark"), LIMIT, || async {
+    pub async fn has_no_finalizer(&self, name: &str) {
+        eventually(&format!("claim {name} has no finalizer of ours"), LIMIT, || async {
             let claim = self.claims().get(name).await.unwrap();
             let unmarked = claim.finalizers() == ["kubernetes.io/pvc-protection"];
             Seen::some(unmarked.then_some(()), format!("{:?}", claim.finalizers()))
@@ -165,8 +165,8 @@ impl Tenant {
         .await;
     }
 
-    /// What events say about an object of this name, `reason: note`.
-    pub async fn told(&self, name: &str) -> Vec<String> {
+    /// Events on an object of this name, as `reason: note`.
+    pub async fn events(&self, name: &str) -> Vec<String> {
         let events = Api::<Event>::all(self.here.client.clone());
         let ours = [self.here.namespace.as_str(), "default"];
         let all = events.list(&ListParams::default()).await.unwrap().items;
@@ -182,12 +182,12 @@ impl Tenant {
         about.map(said).collect()
     }
 
-    /// Waits for an event that says all of this.
-    pub async fn is_told(&self, name: &str, words: &[&str]) -> String {
-        eventually(&format!("{name} is told {words:?}"), LIMIT, || async {
-            let told = self.told(name).await;
-            let found = told.iter().find(|line| words.iter().all(|word| line.contains(word)));
-            Seen::some(found.cloned(), told.join("\n"))
+    /// Waits for an Event that contains all of these words.
+    pub async fn has_event(&self, name: &str, words: &[&str]) -> String {
+        eventually(&format!("{name} has an event {words:?}"), LIMIT, || async {
+            let seen = self.events(name).await;
+            let found = seen.iter().find(|line| words.iter().all(|word| line.contains(word)));
+            Seen::some(found.cloned(), seen.join("\n"))
         })
         .await
     }

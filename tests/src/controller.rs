@@ -1,4 +1,4 @@
-//! The controller as a process of its own, with exactly the rights it ships with.
+//! The controller as a separate process, with exactly the permissions it ships with.
 
 use std::fs;
 use std::ops::Deref;
@@ -12,7 +12,7 @@ use crate::account::{API_SERVER, Account, CONTROLLER, install};
 use crate::memory_limit::MemoryLimit;
 use crate::program::Program;
 
-/// Tests that need nothing special share one; those that do something to a controller have none beside their own.
+/// Most tests share one controller. Tests that stop or restart a controller run without any other.
 static SHARED: RwLock<Option<Controller>> = RwLock::const_new(None);
 
 pub async fn shared(client: &Client) -> RwLockReadGuard<'static, Option<Controller>> {
@@ -29,7 +29,7 @@ pub async fn shared(client: &Client) -> RwLockReadGuard<'static, Option<Controll
     }
 }
 
-/// No controller runs while this is held, unless its holder starts one.
+/// While this is held, no controller runs unless the holder starts one.
 pub async fn none() -> RwLockWriteGuard<'static, Option<Controller>> {
     let mut shared = SHARED.write().await;
     *shared = None;
@@ -47,24 +47,24 @@ impl Deref for Controller {
 }
 
 impl Controller {
-    /// Starts it and waits until it acts.
+    /// Starts it and waits until it is the leader.
     pub async fn start(client: &Client, arguments: &[&str]) -> Self {
         let controller = Self::launch(client, arguments).await;
-        controller.says("acting").await;
+        controller.says("became leader").await;
         controller
     }
 
-    /// Starts it and does not wait.
+    /// Starts it without waiting.
     pub async fn launch(client: &Client, arguments: &[&str]) -> Self {
         Self::launch_confined(None, &CONTROLLER, client, arguments).await
     }
 
-    /// The same, with a limit of memory.
+    /// The same, with a memory limit.
     pub async fn launch_within(limit: &MemoryLimit, client: &Client, arguments: &[&str]) -> Self {
         Self::launch_confined(Some(limit), &CONTROLLER, client, arguments).await
     }
 
-    /// The same, with other rights.
+    /// The same, with other permissions.
     pub async fn launch_as(account: &Account, client: &Client, arguments: &[&str]) -> Self {
         Self::launch_confined(None, account, client, arguments).await
     }
@@ -92,13 +92,13 @@ impl Controller {
         Self(Program::launch_within(limit, name, client, account, None, API_SERVER, all).await)
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits until it has exited.
     pub fn stop(self) -> std::process::ExitStatus {
         self.0.stop()
     }
 }
 
-/// A folder with Alice's keys, as the driver's Secret is mounted.
+/// A folder with Alice's keys, in the form of the mounted Secret of the driver.
 fn driver_keys() -> PathBuf {
     let folder = PathBuf::from("/run/controller-keys");
     fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! A client of the driver's sockets, as kubelet is one.
+//! A client of the driver's sockets that acts like the kubelet.
 
 use std::path::Path;
 
@@ -47,13 +47,13 @@ impl Csi {
         self.call("/csi.v1.Node/NodeGetVolumeStats", request).await
     }
 
-    /// Whether it says that it can work.
+    /// Whether the driver reports that it is ready.
     pub async fn is_ready(&self) -> bool {
         let answer: ProbeResponse = self.call("/csi.v1.Identity/Probe", ProbeRequest {}).await.unwrap();
         answer.ready.is_some_and(|ready| ready.value)
     }
 
-    /// What kubelet says on the registration socket when it has taken the driver in.
+    /// What the kubelet sends on the registration socket after it has registered the driver.
     pub async fn registered(&self) {
         let status = RegistrationStatus { plugin_registered: true, error: String::new() };
         let method = "/pluginregistration.Registration/NotifyRegistrationStatus";
@@ -73,7 +73,7 @@ impl Csi {
     }
 }
 
-/// What kubelet asks for a pod that mounts a bucket.
+/// The kubelet's request for a pod that mounts a bucket.
 pub fn publish_request(volume_id: &str, bucket: &str, target: &Path) -> NodePublishVolumeRequest {
     NodePublishVolumeRequest {
         volume_id: volume_id.to_owned(),

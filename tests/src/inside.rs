@@ -13,13 +13,13 @@ use xtask::cluster::{Cluster, Profile};
 
 use crate::{Seen, eventually};
 
-/// A pod that was accepted runs within this, on a machine that also compiles.
+/// How long an accepted pod may take to run, on a machine that also compiles.
 const POD_WITHIN: Duration = Duration::from_mins(4);
 
-/// Names each test's namespace apart from the others'.
+/// Gives each test its own namespace.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A test's own place in the cluster around it.
+/// A test's namespace in the cluster around it.
 pub struct Inside {
     pub cluster: Cluster,
     pub client: Client,
@@ -27,7 +27,7 @@ pub struct Inside {
 }
 
 impl Inside {
-    /// Joins the cluster and makes a fresh namespace, which the end of the cluster removes.
+    /// Connects to the cluster and creates a namespace, which is removed with the cluster.
     pub async fn join(test: &str) -> Self {
         let cluster = cluster();
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("the cluster's kubeconfig");
@@ -50,8 +50,8 @@ impl Inside {
         Api::namespaced(self.client.clone(), &self.namespace)
     }
 
-    /// Creates a pod of this name and spec. It gets no grace beyond a second: with none at all, a delete would return
-    /// before its volumes are unmounted.
+    /// Creates a pod with this name and spec, and a grace period of one second: with none, a delete would return before its
+    /// volumes are unmounted.
     pub async fn run(&self, name: &str, mut spec: Value) -> Pod {
         spec["terminationGracePeriodSeconds"] = json!(1);
         let object = json!({"metadata": {"name": name}, "spec": spec});
@@ -73,7 +73,7 @@ impl Inside {
         self.pods().logs(name, &LogParams::default()).await.unwrap()
     }
 
-    /// Deletes the pod and waits until it is gone, volumes and all.
+    /// Deletes the pod and waits until it is gone and its volumes are unmounted.
     pub async fn delete(&self, name: &str) {
         self.pods().delete(name, &DeleteParams::default()).await.unwrap();
         eventually(&format!("pod {name} is gone"), POD_WITHIN, || async {

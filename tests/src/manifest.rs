@@ -4,7 +4,7 @@ use contract::names::DRIVER;
 use serde_json::{Value, json};
 use xtask::image::BUSYBOX;
 
-/// A volume for a bucket, kept for the claim of the same name.
+/// A volume for a bucket, reserved for the claim of the same name.
 pub fn volume(name: &str, namespace: &str, bucket: &str) -> Value {
     json!({
         "metadata": {"name": name},
@@ -28,7 +28,7 @@ pub fn claim(volume: &Value) -> Value {
     })
 }
 
-/// The spec of a pod that runs a script and has these claims at `/data`, `/data1`, `/data2`, …
+/// The spec of a pod that runs a script and mounts these claims at `/data`, `/data1`, `/data2`, …
 pub fn pod(claims: &[&str], script: &str) -> Value {
     let path = |number: usize| if number == 0 { "/data".to_owned() } else { format!("/data{number}") };
     let mounts: Vec<Value> = claims

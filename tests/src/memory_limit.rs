@@ -1,4 +1,4 @@
-//! A limit of memory for one program, as its container has it.
+//! A memory limit for one program, like that of its container.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use xtask::cluster::Cluster;
 
-/// Of both versions of cgroups: the limit, the most that was ever used, and the file that counts kills.
+/// For both versions of cgroups: the limit, the peak usage, and the file that counts OOM kills.
 const FILES: &[(&str, &str, &str)] = &[
     ("memory.max", "memory.peak", "memory.events"),
     ("memory.limit_in_bytes", "memory.max_usage_in_bytes", "memory.oom_control"),
@@ -20,7 +20,7 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// One of its own below the cluster's, with which it goes.
+    /// A new cgroup below the cluster's, which is removed with the cluster.
     pub fn new(cluster: &Cluster, name: &str, bytes: u64) -> Self {
         let own = cluster.cgroups().unwrap();
         let has = |file: &str| own.iter().find(|folder| folder.join(file).exists());
@@ -32,7 +32,7 @@ impl MemoryLimit {
         Self { folder, peak, kills }
     }
 
-    /// The one that a process of the cluster is in.
+    /// The cgroup of a process of the cluster.
     pub fn of(cluster: &Cluster, process: u32) -> Self {
         let memberships = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
         let paths = memberships.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -54,19 +54,19 @@ impl MemoryLimit {
         fs::write(self.folder.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Becomes the program after it has entered the limit.
+    /// Enters the cgroup and then executes the program.
     pub fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", r#"echo $$ > "$0/cgroup.procs" && exec "$@""#]).arg(&self.folder).arg(program);
         command
     }
 
-    /// The most that was ever used, in bytes.
+    /// The peak usage in bytes.
     pub fn peak(&self) -> u64 {
         fs::read_to_string(self.folder.join(self.peak)).unwrap().trim().parse().unwrap()
     }
 
-    /// How many processes were killed because of it.
+    /// The number of OOM kills.
     pub fn kills(&self) -> u64 {
         let counts = fs::read_to_string(self.folder.join(self.kills)).unwrap();
         let count = counts.lines().find_map(|line| line.strip_prefix("oom_kill "));

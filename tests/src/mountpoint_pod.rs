@@ -1,5 +1,5 @@
-//! What runs in a Mountpoint Pod, without Kubernetes around it: the mounter as an unprivileged user, a folder shared
-//! with it, and the node's part played by the test.
+//! A Mountpoint Pod without Kubernetes: the mounter as an unprivileged user and a folder shared with it. The test does the
+//! node's part.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,15 +12,14 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
-use mounter::channel::{hand_over, listens};
-use mounter::order::Order;
-use mounter::reply::{Refused, Reply, Serving};
+use mounter::handover::client::{hand_over, listens};
+use mounter::handover::{MountReply, MountRequest, Refused};
 use mounter::{EXIT, SOCKET};
-use node::place::{Place, Root};
-use node::request::Publish;
+use node::request::PublishRequest;
+use node::safe_path::{Root, SafePath};
 use node::{credentials, kernel};
 use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Pid;
 use service::csi::volume_capability::access_mode::Mode;
 use service::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use service::csi::{NodePublishVolumeRequest, VolumeCapability};
@@ -28,7 +27,8 @@ use service::keys::Keys;
 use tempfile::TempDir;
 use xtask::s3::{Account, Client, ENDPOINT, REGION};
 
-use crate::{cluster, within};
+use crate::cluster;
+pub use crate::served::Served;
 
 const NAME: &str = "mp-under-test";
 /// The user and group of Mountpoint Pods.
@@ -36,7 +36,7 @@ pub const USER: u32 = 1000;
 /// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
 pub const LIMIT: Duration = Duration::from_mins(1);
 
-/// One Mountpoint Pod. Its end takes the mounts and processes along.
+/// When it is dropped, its processes and mounts end, too.
 pub struct MountpointPod {
     pub comm: TempDir,
     pub process: Child,
@@ -56,7 +56,7 @@ impl MountpointPod {
         pod
     }
 
-    /// In this folder, which is not there yet. Does not wait.
+    /// In this folder, which does not exist yet. Does not wait.
     pub fn start_at(comm: &Path) -> Self {
         let parent = comm.parent().unwrap();
         fs::create_dir_all(parent).unwrap();
@@ -87,7 +87,7 @@ impl MountpointPod {
         Self { comm, process, log, termination_log }
     }
 
-    /// The same pod after its container was started anew.
+    /// The same pod after its container was restarted.
     #[must_use]
     pub fn restart(mut self) -> Self {
         let _ = self.process.kill();
@@ -117,19 +117,19 @@ impl MountpointPod {
             session_token: None,
         };
         let comm = OwnedFd::from(File::open(self.comm.path()).unwrap());
-        credentials::provide(&comm, NAME, &keys).unwrap();
+        credentials::write_static_keys(&comm, NAME, &keys).unwrap();
     }
 
     /// The file that they are in.
     pub fn keys(&self) -> PathBuf {
-        let [(_, file), _] = credentials::environment(NAME);
+        let (_, file) = credentials::static_keys(NAME).variables().next().unwrap();
         self.comm.path().join(file)
     }
 
-    /// An order for the bucket with the account's keys: the one that the node makes of a volume without options, and
+    /// A mount request for the bucket with the account's keys: the one that the node makes of a volume without options, and
     /// these arguments besides. They get past the node, which refuses or ignores some of them, because what the mount
     /// process makes of them is tested here.
-    pub fn order(&self, account: Account, bucket: &str, arguments: &[&str]) -> Order {
+    pub fn request(&self, account: Account, bucket: &str, arguments: &[&str]) -> MountRequest {
         self.provide(account.access_key, account.secret_key);
         let endpoint = [format!("--endpoint-url={ENDPOINT}"), format!("--region={REGION}")];
         let flags = ["s3-csi-node", "--node-name=node"].map(str::to_owned).into_iter().chain(endpoint);
@@ -139,8 +139,8 @@ impl MountpointPod {
         let of_node = publish.arguments.render().into_iter().filter(instead);
         let mut environment = node::flags::Flags::parse_from(flags).environment();
         environment.extend(publish.environment);
-        environment.extend(credentials::environment(NAME));
-        Order {
+        environment.extend(credentials::static_keys(NAME).variables());
+        MountRequest {
             volume_id: publish.volume_id,
             bucket: publish.volume.bucket,
             arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
@@ -149,11 +149,11 @@ impl MountpointPod {
     }
 
     /// The node's part: mounts and hands over.
-    pub fn mount(&self, order: &Order) -> Result<Served, Refused> {
+    pub fn mount(&self, request: &MountRequest) -> Result<Served, Refused> {
         let (point, device) = mount_fuse(false);
-        match hand_over(self.comm.path(), order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            Reply::Serving(facts) => Ok(Served { point, facts }),
-            Reply::Refused(refused) => {
+        match hand_over(self.comm.path(), request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
+            MountReply::Serving(facts) => Ok(Served { point, facts }),
+            MountReply::Refused(refused) => {
                 unmount(point.path(), UnmountFlags::DETACH).unwrap();
                 Err(refused)
             }
@@ -162,22 +162,22 @@ impl MountpointPod {
 
     /// A mount of the bucket that must work.
     pub fn serve(&self, account: Account, bucket: &str, arguments: &[&str]) -> Served {
-        self.mount(&self.order(account, bucket, arguments)).unwrap_or_else(|refused| {
+        self.mount(&self.request(account, bucket, arguments)).unwrap_or_else(|refused| {
             panic!("{refused}\n{}", self.log());
         })
     }
 
     /// A mount of the account's bucket at this place, with the node's own code; returns the process that serves it.
-    pub fn serve_at(&self, account: Account, bucket: &str, place: &Place) -> Pid {
+    pub fn serve_at(&self, account: Account, bucket: &str, place: &SafePath) -> Pid {
         let device = kernel::mount_source(place, false).unwrap();
-        let order = self.order(account, bucket, &[]);
-        match hand_over(self.comm.path(), &order, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            Reply::Serving(facts) => i32::try_from(facts.pid).ok().and_then(Pid::from_raw).unwrap(),
-            Reply::Refused(refused) => panic!("{refused}"),
+        let request = self.request(account, bucket, &[]);
+        match hand_over(self.comm.path(), &request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
+            MountReply::Serving(facts) => i32::try_from(facts.pid).ok().and_then(Pid::from_raw).unwrap(),
+            MountReply::Refused(refused) => panic!("{refused}"),
         }
     }
 
-    /// Asks for the end, as the node does before it unmounts.
+    /// As the node does before it unmounts.
     pub fn ask_to_exit(&self) {
         File::create(self.comm.path().join(EXIT)).unwrap();
     }
@@ -206,7 +206,7 @@ impl Drop for MountpointPod {
 }
 
 /// As the node understands it.
-fn volume_without_options(bucket: &str) -> Publish {
+fn volume_without_options(bucket: &str) -> PublishRequest {
     const KUBELET: &str = "/var/lib/kubelet";
     let request = NodePublishVolumeRequest {
         volume_id: format!("volume-of-{bucket}"),
@@ -218,7 +218,7 @@ fn volume_without_options(bucket: &str) -> Publish {
         volume_context: [("bucketName".to_owned(), bucket.to_owned())].into(),
         ..NodePublishVolumeRequest::default()
     };
-    Publish::parse(request, Path::new(KUBELET)).unwrap()
+    PublishRequest::parse(request, Path::new(KUBELET)).unwrap()
 }
 
 /// As kubelet makes the folder for a pod with an fsGroup.
@@ -228,67 +228,12 @@ fn prepared(comm: TempDir) -> TempDir {
     comm
 }
 
-/// A bucket that is being served.
-pub struct Served {
-    point: TempDir,
-    pub facts: Serving,
-}
-
-impl Served {
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.point.path().join(name)
-    }
-
-    /// Touches the mount on a thread with a deadline.
-    pub fn touch<T: Send + 'static>(&self, name: &str, act: impl FnOnce(&Path) -> T + Send + 'static) -> T {
-        let path = self.path(name);
-        within(&format!("{}", path.display()), LIMIT, move || act(&path))
-    }
-
-    pub fn read(&self, name: &str) -> std::io::Result<Vec<u8>> {
-        self.touch(name, |path| fs::read(path))
-    }
-
-    pub fn write(&self, name: &str, content: impl Into<Vec<u8>>) -> std::io::Result<()> {
-        let content = content.into();
-        self.touch(name, move |path| fs::write(path, content))
-    }
-
-    /// The names in a folder, sorted.
-    pub fn list(&self, name: &str) -> std::io::Result<Vec<String>> {
-        self.touch(name, |path| {
-            let entries = fs::read_dir(path)?.collect::<std::io::Result<Vec<_>>>()?;
-            let mut names: Vec<String> =
-                entries.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
-            names.sort();
-            Ok(names)
-        })
-    }
-
-    /// Ends the process that serves, as the kernel does when memory is short.
-    pub fn kill(&self) {
-        let pid = i32::try_from(self.facts.pid).ok().and_then(Pid::from_raw).unwrap();
-        kill_process(pid, Signal::KILL).unwrap();
-    }
-
-    pub fn unmount(&self) {
-        unmount(self.point.path(), UnmountFlags::empty()).unwrap();
-    }
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // Without waiting for anybody who still holds it; it may be unmounted already.
-        let _ = unmount(self.point.path(), UnmountFlags::DETACH);
-    }
-}
-
 /// Mounts the device on a folder of its own, with the node's own code.
 pub fn mount_fuse(read_only: bool) -> (TempDir, OwnedFd) {
     cluster();
     let point = tempfile::tempdir_in("/run").unwrap();
     fs::set_permissions(point.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let place = Root::open(Path::new("/run")).unwrap().place(point.path()).unwrap();
+    let place = Root::open(Path::new("/run")).unwrap().locate(point.path()).unwrap();
     let device = kernel::mount_source(&place, read_only).unwrap();
     (point, device)
 }
@@ -326,8 +271,8 @@ pub fn eventually(what: &str, mut look: impl FnMut() -> bool) {
 }
 
 /// Of an environment, with one variable set to something else.
-pub fn with(order: Order, name: &str, value: &str) -> Order {
+pub fn with(request: MountRequest, name: &str, value: &str) -> MountRequest {
     let environment: BTreeMap<_, _> =
-        order.environment.into_iter().chain([(name.to_owned(), value.to_owned())]).collect();
-    Order { environment, ..order }
+        request.environment.into_iter().chain([(name.to_owned(), value.to_owned())]).collect();
+    MountRequest { environment, ..request }
 }

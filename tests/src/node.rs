@@ -1,22 +1,26 @@
-//! The node's program as a process of its own, with exactly the rights it ships with, below a folder that plays kubelet's.
+//! The node service as a process of its own, with the rights it ships with, below a directory that stands in for the
+//! kubelet's.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use contract::names::{DRIVER, source_on_node};
-use kube::Client;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
 use node::mounts::Mounts;
 use tempfile::TempDir;
 use xtask::s3::{ALICE, ENDPOINT, REGION};
 
 use crate::account::{API_SERVER, Account, NODE, install};
 use crate::csi::Csi;
-use crate::program::{Program, STARTS_WITHIN};
+use crate::program::{Program, STARTS_WITHIN, probe};
 use crate::{Seen, eventually};
 
-/// A node's folders. Its end takes the mounts along.
+/// The kubelet's directory. Dropping it unmounts everything below.
 pub struct Kubelet(TempDir);
 
 impl Default for Kubelet {
@@ -51,7 +55,7 @@ impl Kubelet {
         self.path().join("plugins_registry").join(format!("{DRIVER}-reg.sock"))
     }
 
-    /// How many lie upon each other at this place.
+    /// How many mounts are upon each other at this path.
     pub fn mounts(path: &Path) -> usize {
         Mounts::default().table().unwrap().at(path).count()
     }
@@ -65,6 +69,16 @@ impl Drop for Kubelet {
             }
         }
     }
+}
+
+/// What the node service of the installed driver counts.
+pub async fn metrics_of_installed(client: &Client) -> String {
+    /// The chart's port for the node service's probes.
+    const PROBES: u16 = 9808;
+    let pods = Api::<Pod>::namespaced(client.clone(), "kube-system");
+    let pods = pods.list(&ListParams::default().labels("app=s3-csi-node")).await.unwrap();
+    let address = pods.items[0].status.as_ref().unwrap().pod_ip.as_ref().unwrap();
+    probe(SocketAddr::new(address.parse().unwrap(), PROBES), "/metrics").1
 }
 
 pub struct NodeProgram {
@@ -95,19 +109,7 @@ impl NodeProgram {
         arguments: &[&str],
     ) -> Self {
         install(client).await;
-        Self::start_as(&NODE, server, client, node, kubelet, arguments).await
-    }
-
-    /// The same, with other rights.
-    pub async fn start_as(
-        account: &Account,
-        server: &str,
-        client: &Client,
-        node: &str,
-        kubelet: &Kubelet,
-        arguments: &[&str],
-    ) -> Self {
-        let program = Self::launch(account, server, client, node, kubelet, arguments).await;
+        let program = Self::launch(&NODE, server, client, node, kubelet, arguments).await;
         let csi = eventually("the node's socket answers", STARTS_WITHIN, || async {
             match Csi::connect(&kubelet.csi_socket()).await {
                 Ok(csi) => Seen::Yes(csi),
@@ -118,7 +120,7 @@ impl NodeProgram {
         Self { program, csi }
     }
 
-    /// Starts it and does not wait.
+    /// Starts it with the rights of this account and does not wait.
     pub async fn launch(
         account: &Account,
         server: &str,

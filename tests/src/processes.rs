@@ -1,8 +1,8 @@
-//! Processes of the node, found by what they are.
+//! Finds processes of the node.
 
 use std::fs;
 
-/// Those of this program, with this as their first argument if it is given.
+/// The processes of this program, with this first argument if it is given.
 pub fn processes(program: &str, argument: Option<&str>) -> Vec<u32> {
     let ids = fs::read_dir("/proc").unwrap().flatten();
     let ids = ids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -15,16 +15,16 @@ pub fn processes(program: &str, argument: Option<&str>) -> Vec<u32> {
     ids.filter(ours).collect()
 }
 
-/// What the program has open.
+/// The open files of the program.
 pub fn descriptors(program: &str) -> Vec<String> {
     let open = |process: u32| fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
     let links = processes(program, None).into_iter().flat_map(open);
     links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string())).collect()
 }
 
-/// A file about the one process of this program that runs.
+/// A file in `/proc` of the only running process of this program.
 fn about(program: &str, file: &str) -> String {
-    let process = processes(program, None).pop().unwrap_or_else(|| panic!("{program} does not run"));
+    let process = processes(program, None).pop().unwrap_or_else(|| panic!("{program} is not running"));
     fs::read_to_string(format!("/proc/{process}/{file}")).unwrap()
 }
 
@@ -35,7 +35,7 @@ pub fn resident_mb(program: &str) -> f64 {
     kib * 1024.0 / 1e6
 }
 
-/// Processor time that it has used since its start.
+/// CPU time used since the start of the process.
 pub fn processor_seconds(program: &str) -> f64 {
     let stat = about(program, "stat");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();

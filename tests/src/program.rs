@@ -1,4 +1,4 @@
-//! One of the driver's programs as a process of its own.
+//! One of the driver's programs as a separate process.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -17,7 +17,7 @@ use crate::{Seen, eventually, inside};
 
 pub const STARTS_WITHIN: Duration = Duration::from_mins(1);
 
-/// Of logs and of the probes' ports.
+/// Numbers log files and probe ports.
 static NUMBER: AtomicU16 = AtomicU16::new(0);
 
 /// Killed when dropped.
@@ -28,7 +28,7 @@ pub struct Program {
     probes: SocketAddr,
 }
 
-/// What a program answers on one of its probes' paths: the status line and the body.
+/// A program's response to one of its probe paths: the status line and the body.
 pub fn probe(address: SocketAddr, path: &str) -> (String, String) {
     let mut connection = TcpStream::connect(address).unwrap();
     write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
@@ -46,7 +46,7 @@ impl Drop for Program {
 }
 
 impl Program {
-    /// Starts it as this account, on this node if it is one's, on the API server at this address, and does not wait.
+    /// Starts it with this account, for this node if there is one, against the API server at this address, without waiting.
     pub async fn launch(
         name: &'static str,
         client: &Client,
@@ -58,7 +58,7 @@ impl Program {
         Self::launch_within(None, name, client, account, node, server, arguments).await
     }
 
-    /// The same, with a limit of memory.
+    /// The same, with a memory limit.
     pub async fn launch_within(
         limit: Option<&MemoryLimit>,
         name: &'static str,
@@ -81,7 +81,7 @@ impl Program {
             .arg(format!("--probes-address={probes}"))
             .args(arguments)
             .stdin(Stdio::null())
-            // Not ours: whoever reads the suite's output to its end would wait for a program that lives on.
+            // Not inherited, because a reader of the suite's output would wait for a program that keeps running.
             .stdout(Stdio::null())
             .stderr(File::create(&log).unwrap())
             .spawn()
@@ -101,7 +101,7 @@ impl Program {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until its log says so.
+    /// Waits until its log contains this.
     pub async fn says(&self, message: &str) {
         eventually(&format!("{} says `{message}`", self.name), STARTS_WITHIN, || async {
             let log = self.log();
@@ -115,7 +115,7 @@ impl Program {
         Pid::from_child(&self.process)
     }
 
-    /// Asks it to stop.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).unwrap();
     }
@@ -124,7 +124,7 @@ impl Program {
         self.process.wait().unwrap()
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits until it has exited.
     pub fn stop(mut self) -> ExitStatus {
         self.terminate();
         self.ended()

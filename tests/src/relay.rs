@@ -1,5 +1,5 @@
-//! Stands between a client and the S3 server: counts, listens, and on command cuts the line, says nothing any more, or
-//! speaks slowly.
+//! A proxy between a client and the S3 server that counts and records, and on command drops connections, stalls, or slows
+//! down.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// As much as is kept of what clients said.
+/// How much of the clients' data is kept.
 const KEPT: usize = 1 << 20;
 
 #[derive(Clone)]
@@ -21,14 +21,14 @@ struct State {
     refused: AtomicUsize,
     silent: Mutex<bool>,
     speaks: Condvar,
-    /// Bytes per second of each connection and direction; 0 for as fast as it goes.
+    /// Bytes per second for each connection and direction; 0 means no limit.
     pace: AtomicU64,
     heard: Mutex<Vec<u8>>,
     lines: Mutex<Vec<TcpStream>>,
 }
 
 impl Relay {
-    /// To this server; or, as a proxy, to wherever a client asks to be connected.
+    /// Forwards to this server or, as an HTTP proxy, to the host that the client requests.
     pub fn to(server: Option<&'static str>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = State {
@@ -61,7 +61,7 @@ impl Relay {
         format!("http://{}", self.0.address)
     }
 
-    /// Ends every connection, and every new one.
+    /// Drops every connection, including new ones.
     pub fn cut(&self) {
         self.0.cut.store(true, Ordering::Relaxed);
         for line in self.0.lines.lock().unwrap().drain(..) {
@@ -73,12 +73,12 @@ impl Relay {
         self.0.cut.store(false, Ordering::Relaxed);
     }
 
-    /// From now on it accepts and says nothing, to either side.
+    /// From now on it accepts connections and forwards nothing.
     pub fn fall_silent(&self) {
         *self.0.silent.lock().unwrap() = true;
     }
 
-    /// Everything goes on from where it was.
+    /// Resumes all connections.
     pub fn speak(&self) {
         *self.0.silent.lock().unwrap() = false;
         self.0.speaks.notify_all();
@@ -88,18 +88,18 @@ impl Relay {
         self.0.pace.store(bytes_per_second, Ordering::Relaxed);
     }
 
-    /// From now on every request is answered with an internal error.
+    /// From now on it answers every request with an internal error.
     pub fn break_server(&self) {
         self.cut();
         self.0.broken.store(true, Ordering::Relaxed);
     }
 
-    /// How many requests were answered so.
+    /// The number of requests answered with an error.
     pub fn refused(&self) -> usize {
         self.0.refused.load(Ordering::Relaxed)
     }
 
-    /// The beginning of what clients said, in whatever order.
+    /// The beginning of the clients' data, in no particular order.
     pub fn heard(&self) -> String {
         String::from_utf8_lossy(&self.0.heard.lock().unwrap()).into_owned()
     }
@@ -157,7 +157,7 @@ impl Relay {
     }
 }
 
-/// Of a request without a body.
+/// The end of a request without a body.
 fn head(client: &mut TcpStream) -> Option<String> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

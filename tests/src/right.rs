@@ -1,4 +1,4 @@
-//! What an account may do: by the rules of the chart, and by what the API server says.
+//! The permissions of an account, according to the chart's rules and according to the API server.
 
 use std::collections::BTreeSet;
 
@@ -16,12 +16,12 @@ pub struct Right {
     pub group: String,
     pub resource: String,
     pub verb: String,
-    /// Of all names if empty.
+    /// All names if empty.
     pub names: Vec<String>,
 }
 
 impl Right {
-    /// As a rule that grants nothing else.
+    /// A rule that grants only this.
     pub fn rule(&self) -> Value {
         let Self { group, resource, verb, names } = self;
         let mut rule = json!({"apiGroups": [group], "resources": [resource], "verbs": [verb]});
@@ -31,14 +31,14 @@ impl Right {
         rule
     }
 
-    /// What the API server answers to those who do not have it.
+    /// The API server's error for accounts without this permission.
     pub fn refusal(&self) -> String {
         let Self { group, resource, verb, .. } = self;
         format!("cannot {verb} resource \"{resource}\" in API group \"{group}\"")
     }
 }
 
-/// The rights that these rules grant, one by one.
+/// The permissions that these rules grant, one by one.
 pub fn rights(rules: &Value) -> BTreeSet<Right> {
     let texts = |value: &Value| -> Vec<String> {
         let all = value.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -60,7 +60,7 @@ pub fn rights(rules: &Value) -> BTreeSet<Right> {
     all
 }
 
-/// What the API server says this user may do in a namespace, without what every account may.
+/// The permissions of this user in a namespace according to the API server, without those that every account has.
 pub async fn granted(user: &str, namespace: &str) -> BTreeSet<Right> {
     let kubeconfig = Kubeconfig::read_from(inside::cluster().kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();

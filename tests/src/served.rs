@@ -1,9 +1,18 @@
-//! Touching a path that a FUSE server answers for. If that server is dead or stuck, the one who touches waits for ever
-//! and cannot be killed: so it must never be the test itself.
+//! A bucket that is being served, and how to touch its paths. If the mount process is dead or stuck, a thread that touches one
+//! waits without end and cannot be killed: so it must never be the test's own.
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+
+use mounter::handover::Serving;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::mountpoint_pod::LIMIT;
 
 /// Runs `touch` on a thread of its own. Panics if it has not returned within `limit`; the thread is left behind, and the
 /// end of the cluster, which aborts every FUSE connection, frees it.
@@ -14,13 +23,76 @@ pub fn within<T: Send + 'static>(
 ) -> T {
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {
-        // Nobody listens any more when the deadline has passed.
+        // After the deadline there is no receiver any more.
         let _ = sender.send(touch());
     });
     receiver.recv_timeout(limit).unwrap_or_else(|error| match error {
         mpsc::RecvTimeoutError::Timeout => panic!("{what}: no answer within {limit:?}"),
         mpsc::RecvTimeoutError::Disconnected => panic!("{what}: panicked"),
     })
+}
+
+pub struct Served {
+    pub(crate) point: TempDir,
+    pub facts: Serving,
+}
+
+impl Served {
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.point.path().join(name)
+    }
+
+    /// Touches the mount on a thread with a deadline.
+    pub fn touch<T: Send + 'static>(&self, name: &str, act: impl FnOnce(&Path) -> T + Send + 'static) -> T {
+        let path = self.path(name);
+        within(&format!("{}", path.display()), LIMIT, move || act(&path))
+    }
+
+    pub fn read(&self, name: &str) -> std::io::Result<Vec<u8>> {
+        self.touch(name, |path| fs::read(path))
+    }
+
+    pub fn write(&self, name: &str, content: impl Into<Vec<u8>>) -> std::io::Result<()> {
+        let content = content.into();
+        self.touch(name, move |path| fs::write(path, content))
+    }
+
+    /// The names in a folder, sorted.
+    pub fn list(&self, name: &str) -> std::io::Result<Vec<String>> {
+        self.touch(name, |path| {
+            let entries = fs::read_dir(path)?.collect::<std::io::Result<Vec<_>>>()?;
+            let mut names: Vec<String> =
+                entries.iter().map(|entry| entry.file_name().into_string().unwrap()).collect();
+            names.sort();
+            Ok(names)
+        })
+    }
+
+    /// Ends the mount process, as the kernel does when memory is short.
+    pub fn kill(&self) {
+        self.signal(Signal::KILL);
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.facts.pid).ok().and_then(Pid::from_raw).unwrap();
+        kill_process(pid, signal).unwrap();
+    }
+
+    /// Ends the connection to the mount process, as the node does when that does not respond.
+    pub fn abort(&self) {
+        unmount(self.point.path(), UnmountFlags::FORCE).unwrap();
+    }
+
+    pub fn unmount(&self) {
+        unmount(self.point.path(), UnmountFlags::empty()).unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        // Without waiting for those who still use it; it may be unmounted already.
+        let _ = unmount(self.point.path(), UnmountFlags::DETACH);
+    }
 }
 
 #[cfg(test)]

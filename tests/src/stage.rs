@@ -1,4 +1,4 @@
-//! A test's own corner of an API server without controllers: what scheduler, binder and kubelet would do, on request.
+//! A test's objects on an API server without controllers. The test plays scheduler, binder and kubelet.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use crate::account::{MOUNTPOINT_NAMESPACE, install};
 use crate::{Inside, Seen, eventually};
 
-/// What the controller does, it does in milliseconds; the rest is for a machine that is busy with other things.
+/// The controller acts within milliseconds; the rest is for a busy machine.
 const REACTS_WITHIN: Duration = Duration::from_mins(1);
-/// Names barriers apart.
+/// Gives each barrier its own name.
 static BARRIERS: AtomicU32 = AtomicU32::new(0);
 
 pub struct Stage {
@@ -68,7 +68,7 @@ impl Stage {
         format!("{}-{name}", self.here.namespace)
     }
 
-    /// A claim, a volume for it, and the two bound.
+    /// A claim and a volume, bound to each other.
     pub async fn volume(&self, name: &str, attributes: &[(&str, &str)], options: &[&str]) {
         self.unbound_volume(name, DRIVER, attributes, options).await;
         self.bind(name).await;
@@ -127,7 +127,7 @@ impl Stage {
         self.claims().create(&PostParams::default(), &from(claim)).await.unwrap();
     }
 
-    /// What the binder does.
+    /// Acts as the binder.
     pub async fn bind(&self, name: &str) {
         let claim = self.claims().get(name).await.unwrap();
         let reference = json!({"namespace": self.here.namespace, "name": name, "uid": claim.uid(), "kind": "PersistentVolumeClaim"});
@@ -168,7 +168,7 @@ impl Stage {
         self.here.run(name, spec).await
     }
 
-    /// What the scheduler does.
+    /// Acts as the scheduler.
     pub async fn schedule(&self, name: &str) {
         self.bind_to_node(&self.here.pods(), name).await;
     }
@@ -183,7 +183,7 @@ impl Stage {
             pods.create_subresource("binding", name, &PostParams::default(), &target).await.unwrap();
     }
 
-    /// What kubelet reports.
+    /// Reports a status as the kubelet does.
     pub async fn report(&self, name: &str, phase: &str) {
         set_phase(&self.here.pods(), name, phase).await;
     }
@@ -193,7 +193,7 @@ impl Stage {
         self.mountpoint_pods().patch_status(name, &PatchParams::default(), &patch).await.unwrap();
     }
 
-    /// One of the driver that no attachment names.
+    /// A Mountpoint Pod that no attachment references.
     pub async fn stray_mountpoint(&self, name: &str) {
         let pod = json!({
             "metadata": {
@@ -204,14 +204,14 @@ impl Stage {
         self.mountpoint_pods().create(&PostParams::default(), &from(pod)).await.unwrap();
     }
 
-    /// A Mountpoint Pod whose container runs.
+    /// A Mountpoint Pod whose container is running.
     pub async fn run_mountpoint(&self, name: &str) {
         let container = json!({"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true,
             "state": {"running": {}}});
         self.report_mountpoint(name, json!({"phase": "Running", "containerStatuses": [container]})).await;
     }
 
-    /// Gone at once, as if forced, or as if kubelet had finished.
+    /// Deletes the pod at once, as a forced deletion does, or the kubelet at the end.
     pub async fn remove(&self, name: &str) {
         self.here.pods().delete(name, &DeleteParams::default().grace_period(0)).await.unwrap();
     }
@@ -230,7 +230,7 @@ impl Stage {
         self.attachments().list(&params).await.unwrap().items
     }
 
-    /// Waits until the workload is attached and the Mountpoint Pod is there; returns both.
+    /// Waits until the workload is attached and its Mountpoint Pod exists; returns both.
     pub async fn attached(&self, workload: &Pod) -> (MountpointS3PodAttachment, Pod) {
         self.attached_volume(workload, None).await
     }
@@ -262,7 +262,7 @@ impl Stage {
         .await
     }
 
-    /// Waits until nothing of this stage's node is left but what the nodes still have to unmount.
+    /// Waits until nothing is left on this stage's node except Mountpoint Pods that the node must still unmount.
     pub async fn nothing_attached(&self) {
         eventually("no attachment is left", REACTS_WITHIN, || async {
             let left = self.attachments_here().await;
@@ -291,8 +291,8 @@ impl Stage {
         .await;
     }
 
-    /// Waits until the controller has acted on whatever was written about workloads and volumes before: another workload,
-    /// on a node of its own, comes behind all that in the same watches, and is attached.
+    /// Waits until the controller has handled all earlier writes of workloads and volumes: another workload on another node,
+    /// which follows them in the same watches, is attached.
     pub async fn acted(&self) {
         let name = format!("barrier-{}", BARRIERS.fetch_add(1, Ordering::Relaxed));
         let node = self.volume_name(&name);
@@ -302,7 +302,7 @@ impl Stage {
         self.attached(&barrier).await;
     }
 
-    /// Whatever was written before, no attachment comes of it.
+    /// Checks that no earlier write leads to an attachment.
     pub async fn stays_unattached(&self) {
         self.acted().await;
         let left = self.attachments_here().await;
@@ -318,7 +318,7 @@ impl Stage {
         all.into_iter().filter(about).filter_map(|event| event.reason).collect()
     }
 
-    /// Waits for an Event with this reason on a pod of this stage, and returns what it says.
+    /// Waits for an Event with this reason on a pod of this stage, and returns its message.
     pub async fn event(&self, pod: &str, reason: &str) -> String {
         let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
         eventually(&format!("event {reason} on {pod}"), REACTS_WITHIN, || async {

@@ -1,24 +1,24 @@
-//! Waiting for something that others do: with a deadline, and with what was seen last when it passes.
+//! Waiting with a deadline, and with the last observation when it passes.
 
 use std::fmt::Display;
 use std::time::{Duration, Instant};
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What one look at the world found.
+/// One observation.
 pub enum Seen<T> {
     Yes(T),
     NotYet(String),
 }
 
 impl<T> Seen<T> {
-    /// `Yes` if there is a value, else what there is instead.
+    /// `Yes` if there is a value, else the observation.
     pub fn some(value: Option<T>, instead: impl Display) -> Self {
         value.map_or_else(|| Self::NotYet(instead.to_string()), Self::Yes)
     }
 }
 
-/// Looks again and again until it is so. Panics with the last thing seen when `limit` has passed.
+/// Repeats an observation until it succeeds. Panics with the last one when `limit` has passed.
 pub async fn eventually<T, F>(what: &str, limit: Duration, mut look: impl FnMut() -> F) -> T
 where
     F: Future<Output = Seen<T>>,

@@ -1,7 +1,7 @@
 //! A stage with a controller of other rights, and what must not be left of it.
 
 use contract::names::{DRIVER, annotation};
-use controller::provision::claim::FINALIZER;
+use controller::provision::claims::claim::FINALIZER;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;

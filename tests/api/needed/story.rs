@@ -1,8 +1,8 @@
 //! What the controller's rights are needed for, each as short as it can be.
 
 use contract::names::{DRIVER, annotation, label};
-use controller::provision::claim::FINALIZER;
-use controller::provision::reclaim;
+use controller::provision::claims::claim::FINALIZER;
+use controller::provision::reclaim::volume as released;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Secret};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
@@ -19,7 +19,7 @@ impl Story {
     /// Returns when it has come to its end.
     pub(super) async fn unfold(self, scene: &Scene, controller: &Controller) {
         let stage = &scene.stage;
-        controller.says("acting").await;
+        controller.says("became leader").await;
         match self {
             Self::Starts | Self::Leads => {}
             Self::Attaches => drop(attach(stage, "w").await),
@@ -173,7 +173,7 @@ async fn reclaims(stage: &Stage) {
     let name = stage.volume_name("data");
     let volume = json!({
         "metadata": {
-            "name": name, "finalizers": [reclaim::FINALIZER], "annotations": {reclaim::PROVISIONED_BY: DRIVER},
+            "name": name, "finalizers": [released::FINALIZER], "annotations": {released::PROVISIONED_BY: DRIVER},
         },
         "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteMany"],
@@ -192,7 +192,7 @@ async fn reclaims(stage: &Stage) {
         let found = volumes.get_opt(&name).await.unwrap();
         let kept = found.is_some_and(|found| {
             found.metadata.deletion_timestamp.is_none()
-                || found.finalizers().iter().any(|finalizer| finalizer == reclaim::FINALIZER)
+                || found.finalizers().iter().any(|finalizer| finalizer == released::FINALIZER)
         });
         Seen::some((!kept).then_some(()), "it is there")
     })

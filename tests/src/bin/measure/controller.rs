@@ -5,12 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
-use contract::arguments::Arguments;
 use contract::attachment::MountpointS3PodAttachment;
 use contract::authentication::SecretRef;
 use contract::names::{DRIVER, mountpoint_pod};
 use contract::sharing::{Identity, SharingKey};
-use contract::volume::Volume;
+use contract::volume_plan::VolumePlan;
 use controller::flags::Flags;
 use controller::mountpoint_pod::Blueprint;
 use futures::{StreamExt as _, TryStreamExt as _};
@@ -25,14 +24,14 @@ use serde_json::json;
 
 use crate::Samples;
 
-/// As many as the controller writes at once: the API server is compared under the same load.
+/// The number of concurrent writes of the controller, so that the API server is compared under the same load.
 const AT_ONCE: usize = 32;
 const NODES: usize = 500;
 const VOLUMES: usize = 10;
 const BURST: usize = NODES * VOLUMES;
 const SINGLES: usize = 200;
 const RAW: usize = 1000;
-/// The time itself is taken when the watch shows it; this only says how soon we notice.
+/// Only how soon we notice: the watch records the time itself.
 const QUICK: Duration = Duration::from_millis(1);
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -43,7 +42,7 @@ pub(crate) async fn measure() -> Samples {
     let mut samples = Samples::new();
 
     eprintln!("raw writes");
-    // Twice: the first warms the API server up.
+    // Twice, because the first run warms up the API server.
     bench.raw_writes().await;
     let raw_rate = bench.raw_writes().await;
 
@@ -51,7 +50,7 @@ pub(crate) async fn measure() -> Samples {
     bench.prepare().await;
     bench.watch().await;
     let controller = Controller::start(&bench.here.client, &[]).await;
-    // From then on it knows that it is alone, and trusts its caches.
+    // From then on it is the only leader and trusts its caches.
     tokio::time::sleep(Duration::from_secs(20)).await;
     samples.insert("rss_idle_mb", vec![resident_mb(&controller)]);
 
@@ -92,7 +91,7 @@ struct Bench {
     seen: Arc<Mutex<Seen>>,
 }
 
-/// When the watch showed a workload attached, and when it showed it no more.
+/// When the watch showed a workload as attached, and when as released.
 #[derive(Default)]
 struct Seen {
     attached: HashMap<String, Instant>,
@@ -116,7 +115,7 @@ impl Bench {
         let flags = Flags::parse_from(["s3-csi-controller", "--mountpoint-image=s3-csi.test/busybox:dev"]);
         let blueprint = &Blueprint::new(flags, "bench", false);
         let attributes = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
-        let volume = &Volume::parse(&attributes, SecretRef::Absent, &Arguments::default()).unwrap();
+        let volume = &VolumePlan::parse(&attributes, SecretRef::Absent, [""; 0]).unwrap().volume;
         let began = Instant::now();
         futures::stream::iter(0..RAW)
             .for_each_concurrent(AT_ONCE, |number| {
@@ -253,13 +252,13 @@ impl Bench {
             let at =
                 self.until("a workload is released", QUICK, |seen| seen.released.get(&uid).copied()).await;
             detach.push(at.saturating_duration_since(began).as_secs_f64() * 1000.0);
-            // Irregular pauses: nothing may lock onto anybody's rhythm.
+            // Irregular pauses avoid synchronizing with periodic work.
             tokio::time::sleep(Duration::from_millis(5 + (number * 7 % 23) as u64)).await;
         }
         (attach, detach)
     }
 
-    /// Workloads whose volumes are not bound yet: binding them lets all begin at once, with nobody else writing.
+    /// Workloads whose volumes are not bound yet: binding them lets all begin at once, without other writers.
     async fn create_burst(&self) -> Vec<String> {
         let pods = self.here.pods();
         futures::stream::iter(0..BURST)
@@ -279,7 +278,7 @@ impl Bench {
 
     /// Seconds between the first and the last of them being attached.
     async fn attached(&self, uids: &[String]) -> f64 {
-        // Rarely: looking through thousands takes time that the controller could use.
+        // Rarely, because listing thousands of objects takes CPU time from the controller.
         self.until("the burst is attached", Duration::from_millis(200), |seen| {
             let times = uids.iter().map(|uid| seen.attached.get(uid).copied()).collect::<Option<Vec<_>>>()?;
             Some((*times.iter().max()? - *times.iter().min()?).as_secs_f64())

@@ -1,4 +1,4 @@
-//! Files through the mount, beside the same bytes by plain requests to the same server in the same run.
+//! Files through the mount, compared with plain requests for the same bytes to the same server in the same run.
 
 use std::fs::{self, File};
 use std::io::{Read, Write as _};
@@ -13,9 +13,9 @@ use crate::Samples;
 
 const BUCKET: &str = "bench-data";
 const LARGE: u64 = 1 << 30;
-/// How much is read or written at once, by us and by plain requests.
+/// Size of each read and write, through the mount and with plain requests.
 const CHUNK: usize = 1 << 20;
-/// Of a gigabyte; each takes a second or two.
+/// Repetitions for a gigabyte; each takes a second or two.
 const LARGE_ROUNDS: usize = 5;
 const RANDOM_READS: u64 = 256;
 const RANDOM_SIZE: u64 = 256 << 10;
@@ -23,10 +23,10 @@ const SMALL_FILES: usize = 1000;
 const SMALL_SIZE: usize = 4 << 10;
 const LISTED: usize = 10_000;
 const STARTS: usize = 25;
-/// A gigabyte on a machine that is busy.
+/// For a gigabyte on a busy machine.
 const LARGE_LIMIT: Duration = Duration::from_mins(3);
 
-/// `other` is the folder of another `mount-s3`, measured beside ours.
+/// `other` is the folder of another `mount-s3`, measured in the same run.
 pub(crate) fn measure(other: Option<&str>) -> Samples {
     let client = bucket(ALICE, BUCKET);
     let mut samples = Samples::new();
@@ -66,7 +66,7 @@ fn record(samples: &mut Samples, keys: [&'static str; 5], ours: &Rates, others: 
     }
 }
 
-/// How much of each thing was done per second, in the order of the keys.
+/// Rates per second, in the order of the keys.
 struct Rates {
     per_second: [f64; 5],
     list_ms: f64,
@@ -152,9 +152,9 @@ impl Rates {
     }
 }
 
-/// A gigabyte that the server's disk is still busy with would slow down whatever is measured next.
+/// A gigabyte that the server's disk is still writing would slow down the next measurement.
 fn settle(client: &Client) {
-    // There is none the first time.
+    // Missing the first time.
     let _ = client.delete(BUCKET, "written");
     rustix::fs::sync();
 }
@@ -169,15 +169,15 @@ fn fill(client: &Client) {
     }
 }
 
-/// From nothing to a served bucket, and what the two processes take when nobody uses it.
+/// The start of a mount, and the memory of the two processes while it is idle.
 fn starts(samples: &mut Samples) {
     bucket(ALICE, "bench-start").put("bench-start", "file", b"x").unwrap();
     for _ in 0..STARTS {
         let began = Instant::now();
         let pod = MountpointPod::start();
-        let order = pod.order(ALICE, "bench-start", &[]);
+        let request = pod.request(ALICE, "bench-start", &[]);
         let handed = Instant::now();
-        let served = pod.mount(&order).unwrap();
+        let served = pod.mount(&request).unwrap();
         let serving = handed.elapsed();
         assert_eq!(served.list("").unwrap(), ["file"]);
         let listed = began.elapsed();
@@ -203,7 +203,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-/// Places all over the large object, the same in every round.
+/// Offsets all over the large object, the same in every round.
 fn places() -> impl Iterator<Item = u64> {
     let slots = LARGE / RANDOM_SIZE;
     // A step that shares no factor with the number of slots visits each once.

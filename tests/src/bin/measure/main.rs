@@ -18,7 +18,7 @@ fn main() {
         ["data", folder] => data::measure(Some(folder)),
         ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
         ["provision"] => in_runtime(provision::measure()),
-        _ => panic!("measure what? `controller`, `data`, `mount` or `provision`"),
+        _ => panic!("unknown benchmark: use `controller`, `data`, `mount` or `provision`"),
     };
     println!("{}", serde_json::to_string(&samples).unwrap());
 }

@@ -1,18 +1,17 @@
-//! Mounts as workloads wait for them, on a real node: where the time of a cold one goes, how fast everything is cleaned,
-//! and what the driver's programs take.
+//! Mounts on a real node: the stages of a cold mount, the time of the clean-up, and the resources of the driver's
+//! programs.
 
 mod timeline;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, PostParams};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::manifest;
 use s3_csi_tests::memory_limit::MemoryLimit;
+use s3_csi_tests::node::metrics_of_installed;
 use s3_csi_tests::processes::{processes, processor_seconds, resident_mb};
-use s3_csi_tests::program::probe;
 use s3_csi_tests::{Inside, Seen, eventually};
 use xtask::driver;
 use xtask::s3::{ALICE, Client, ENDPOINT};
@@ -21,14 +20,12 @@ use crate::Samples;
 use timeline::{Seconds, Timeline, now};
 
 const LIMIT: Duration = Duration::from_mins(3);
-/// Ends at once when told to, as a well-behaved program does.
+/// Exits at once on SIGTERM, as a well-behaved program does.
 const SCRIPT: &str = "trap 'exit 0' TERM; ls /data > /dev/null; while :; do sleep 1 & wait $!; done";
 /// As many mounts as a node of 110 pods may have.
 const MANY: usize = 100;
 /// An idle program is watched for this long.
 const IDLE: Duration = Duration::from_mins(1);
-/// The port that the chart gives the node service's probes.
-const PROBES: u16 = 9808;
 
 pub(crate) async fn measure(repetitions: usize) -> Samples {
     let here = Inside::join("bench-mount").await;
@@ -137,16 +134,13 @@ impl Bench {
         tokio::time::sleep(IDLE).await;
         let used = processor_seconds("s3-csi-node") - before.0;
         samples.insert("node_cpu_idle_percent", vec![used / IDLE.as_secs_f64() * 100.0]);
-        // What an idle mount costs is how often kubelet asks for it again.
+        // The cost of an idle mount depends on how often the kubelet republishes it.
         samples.insert("idle_publishes_per_minute", vec![self.publishes().await - before.1]);
     }
 
     /// How many calls the node service has answered.
     async fn publishes(&self) -> f64 {
-        let nodes = Api::<Pod>::namespaced(self.here.client.clone(), "kube-system");
-        let nodes = nodes.list(&ListParams::default().labels("app=s3-csi-node")).await.unwrap();
-        let address = nodes.items[0].status.as_ref().unwrap().pod_ip.as_ref().unwrap();
-        let metrics = probe(SocketAddr::new(address.parse().unwrap(), PROBES), "/metrics").1;
+        let metrics = metrics_of_installed(&self.here.client).await;
         let counts = metrics.lines().filter(|line| line.starts_with("s3_csi_node_publish_seconds_count"));
         counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }

@@ -18,7 +18,7 @@ use crate::controller::{percentile, resident_mb};
 
 const SINGLES: usize = 100;
 const BURST: usize = 200;
-/// A person with a manifest is one; the controller of a stateful set is many.
+/// One, as with a manifest, and many, as with a `StatefulSet`.
 const AT_ONCE: usize = 32;
 const PATIENCE: Duration = Duration::from_mins(5);
 
@@ -41,7 +41,7 @@ pub(crate) async fn measure() -> Samples {
         tenant.claim(&name, "plain").await;
         let at = until("a claim is bound", || bound.lock().unwrap().get(&name).copied()).await;
         times.push(at.saturating_duration_since(began).as_secs_f64() * 1000.0);
-        // Irregular pauses: nothing may lock onto anybody's rhythm.
+        // Irregular pauses avoid synchronizing with periodic work.
         tokio::time::sleep(Duration::from_millis(5 + (number * 7 % 23) as u64)).await;
     }
     samples.insert("claim_bound_p50_ms", vec![percentile(&times, 50)]);
@@ -110,7 +110,7 @@ async fn until<T>(what: &str, look: impl Fn() -> Option<T>) -> T {
             return found;
         }
         assert!(Instant::now() < deadline, "{what}: not within {PATIENCE:?}");
-        // The time itself is taken when the watch shows it; this only says how soon we notice.
+        // Only how soon we notice: the watch records the time itself.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }

@@ -1,5 +1,5 @@
-//! When things happened on the node: as the API server told of them, containerd started and ended containers, and the
-//! driver's programs wrote them down.
+//! When things happened on the node, according to the API server's watches, containerd's events and the logs of the
+//! driver's programs.
 
 use std::collections::HashMap;
 use std::fs;
@@ -32,12 +32,12 @@ fn seconds(at: Timestamp) -> Seconds {
     at.as_nanosecond() as f64 / 1e9
 }
 
-/// Up to a second and a half, from the clock's last digits.
+/// Up to a second and a half, derived from the clock's last digits.
 pub(super) fn random_pause() -> Duration {
     Duration::from_millis(u64::try_from(Timestamp::now().subsec_nanosecond() % 1_499).unwrap_or_default())
 }
 
-/// What was seen, by what it was and whom it was about.
+/// Observations by kind and subject.
 type Moments = Arc<Mutex<HashMap<(What, String), Seconds>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +45,7 @@ enum What {
     Scheduled,
     Created,
     Deleted,
-    /// Of containers, by their id.
+    /// By container id.
     Started,
     Ended,
     Attached,
@@ -94,7 +94,7 @@ impl Drop for Timeline {
 }
 
 impl Timeline {
-    /// Begins to take notes.
+    /// Starts to record.
     pub(super) async fn follow(here: &Inside) -> Self {
         let moments = Moments::default();
         follow_pods(Api::all(here.client.clone()), Arc::clone(&moments));
@@ -131,7 +131,7 @@ impl Timeline {
         self.when(What::Unattached, volume).await
     }
 
-    /// The pod of this name in any namespace, once its container has an id. Remembered: it may be gone when asked again.
+    /// The pod of this name in any namespace, once its container has an id. Cached, because the pod may be gone later.
     async fn container(&self, pod: &str) -> String {
         let container = |pod: &Pod| {
             let status = pod.status.as_ref()?.container_statuses.as_ref()?.first()?.container_id.clone()?;
@@ -161,7 +161,8 @@ impl Timeline {
             annotations.get(annotation::VOLUME_NAME).is_some_and(|name| name == volume)
                 && !annotations.contains_key(annotation::NEEDS_UNMOUNT)
         };
-        let name = all.iter().find(serves).map(kube::ResourceExt::name_any).expect("somebody serves it");
+        let name =
+            all.iter().find(serves).map(kube::ResourceExt::name_any).expect("a Mountpoint Pod serves it");
         self.container(&name).await;
         name
     }
@@ -177,7 +178,7 @@ impl Timeline {
         let node = lines("kube-system_s3-csi-node");
         let said = |lines: &[(Seconds, Value)], message: &str, field: &str, value: &str| {
             let found = lines.iter().find(|(_, line)| line["message"] == message && line[field] == value);
-            found.map_or_else(|| panic!("nobody said `{message}`"), |(at, _)| *at)
+            found.map_or_else(|| panic!("no log contains `{message}`"), |(at, _)| *at)
         };
         let mounter = lines(&format!("mount-s3_{mountpoint}"));
         ColdMount {
@@ -192,7 +193,7 @@ impl Timeline {
         }
     }
 
-    /// When the node had given back the volume of this pod, which may be gone.
+    /// When the node service had unpublished the volume of this pod, which may be gone.
     pub(super) async fn unpublished(&self, uid: &str) -> Seconds {
         eventually(&format!("{uid} is unpublished"), LIMIT, || async {
             let lines = lines("kube-system_s3-csi-node");
@@ -203,7 +204,7 @@ impl Timeline {
         .await
     }
 
-    /// How long the publish of this pod's volume took, as the node says.
+    /// How long the publish of this pod's volume took, according to the node service.
     pub(super) async fn publish_took(&self, here: &Inside, pod: &str) -> Seconds {
         let uid = here.pods().get(pod).await.unwrap().uid().unwrap();
         let lines = lines("kube-system_s3-csi-node");
@@ -257,7 +258,7 @@ fn follow_attachments(api: Api<MountpointS3PodAttachment>, moments: Moments) {
             match event {
                 Ok(Event::Apply(one)) => {
                     let volume = one.spec.persistent_volume_name;
-                    // Of the latest time that there is none.
+                    // The latest time at which there was none.
                     moments.lock().unwrap().remove(&(What::Unattached, volume.clone()));
                     note(&moments, What::Attached, volume);
                 }
@@ -274,7 +275,7 @@ fn follow_containers(moments: &Moments) -> Child {
     let mut events = Command::new("ctr")
         .args(["--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "events"])
         .stdout(Stdio::piped())
-        // Not ours: whoever reads that to its end would wait for this one, too.
+        // Not inherited, because a reader of our output would wait for this process as well.
         .stderr(Stdio::null())
         .spawn()
         .unwrap();

@@ -1,20 +1,20 @@
-//! What a story changes for all others, the driver's values or the node, is as before when it ends, also when it fails.
+//! A story that changes the driver's values or the node for all others restores them when it ends, even if it fails.
 
 use anyhow::Result;
 use xtask::cluster::Cluster;
 use xtask::command::run;
 use xtask::driver;
 
-/// Undone when dropped. Keep the story until then: others must not begin before.
+/// Undone when dropped. Keep the story until then, because no other story may begin before.
 #[must_use]
-pub(crate) struct Changed {
+pub struct Changed {
     what: &'static str,
     undo: Option<Box<dyn FnOnce() -> Result<()> + Send>>,
 }
 
 impl Changed {
-    /// `change` may fail half-way: that is undone, too.
-    pub(crate) fn make(
+    /// If `change` fails half-way, what it changed is undone as well.
+    pub fn make(
         what: &'static str,
         change: impl FnOnce() -> Result<()>,
         undo: impl FnOnce() -> Result<()> + Send + 'static,
@@ -24,7 +24,7 @@ impl Changed {
         changed
     }
 
-    pub(crate) fn undo(mut self) {
+    pub fn undo(mut self) {
         self.undo.take().expect("it is undone once")().unwrap();
     }
 }
@@ -38,13 +38,13 @@ impl Drop for Changed {
 }
 
 /// The driver with other values.
-pub(crate) fn values(cluster: &Cluster, values: &[&str]) -> Changed {
+pub fn values(cluster: &Cluster, values: &[&str]) -> Changed {
     let own = cluster.clone();
     Changed::make("the driver", || driver::install(cluster, values), move || driver::install(&own, &[]))
 }
 
 /// The driver without its controller.
-pub(crate) fn without_controller(cluster: &Cluster) -> Changed {
+pub fn without_controller(cluster: &Cluster) -> Changed {
     let scale = |cluster: &Cluster, replicas: &str| {
         kubectl(cluster, &["scale", "deployment/s3-csi-controller", &format!("--replicas={replicas}")])?;
         kubectl(cluster, &["rollout", "status", "deployment/s3-csi-controller", "--timeout=120s"])
@@ -61,7 +61,7 @@ pub(crate) fn without_controller(cluster: &Cluster) -> Changed {
 }
 
 /// The driver without its node service, on every node.
-pub(crate) fn without_node_service(cluster: &Cluster) -> Changed {
+pub fn without_node_service(cluster: &Cluster) -> Changed {
     let select = |cluster: &Cluster, value: &str| {
         let patch =
             format!(r#"{{"spec":{{"template":{{"spec":{{"nodeSelector":{{"nowhere":{value}}}}}}}}}}}"#);

@@ -1,4 +1,5 @@
-//! One test's volumes and the workloads that use them, on a node with the driver; and what must be left of them.
+//! The volumes of one test and the workloads that use them, on one node or several, and the check that nothing is left of
+//! them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,28 +7,29 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use crate::account::MOUNTPOINT_NAMESPACE;
+use crate::manifest;
+use crate::processes::descriptors;
+use crate::{Inside, Seen, eventually};
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{annotation, comm_on_node, sources_on_node};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
-use s3_csi_tests::manifest;
-use s3_csi_tests::processes::descriptors;
-use s3_csi_tests::{Inside, Seen, eventually};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::{OnceCell, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use xtask::cluster::Node;
 use xtask::driver;
 use xtask::s3::{ALICE, Client, ENDPOINT};
 
-/// kubelet waits longer and longer before it tries something again, up to two minutes.
-pub(crate) const LIMIT: Duration = Duration::from_mins(4);
+/// The kubelet's backoff grows up to two minutes.
+pub const LIMIT: Duration = Duration::from_mins(4);
 const KUBELET: &str = "/var/lib/kubelet";
 
-/// Once for all stories.
+/// Installed once for all stories.
 static INSTALLED: OnceCell<()> = OnceCell::const_new();
-/// Tests that stop what all the others stand on have the node for themselves.
+/// Tests that stop a shared component have the node to themselves.
 static NODE: RwLock<()> = RwLock::const_new(());
 
 #[expect(dead_code, reason = "held, not looked at")]
@@ -36,27 +38,27 @@ enum Turn {
     Alone(RwLockWriteGuard<'static, ()>),
 }
 
-pub(crate) struct Story {
-    pub(crate) here: Inside,
-    pub(crate) name: &'static str,
-    pub(crate) server: Client,
-    /// Every Mountpoint Pod that was seen, with its UID.
+pub struct Story {
+    pub here: Inside,
+    pub name: &'static str,
+    pub server: Client,
+    /// Every Mountpoint Pod seen so far, with its UID.
     seen: Mutex<BTreeMap<String, String>>,
     _turn: Turn,
 }
 
 impl Story {
-    /// A story of this name has a bucket, a volume and a claim of the same name.
-    pub(crate) async fn begin(name: &'static str) -> Self {
-        Self::told(name, Turn::WithOthers(NODE.read().await)).await
+    /// Creates a bucket, a volume and a claim with the name of the story.
+    pub async fn begin(name: &'static str) -> Self {
+        Self::start(name, Turn::WithOthers(NODE.read().await)).await
     }
 
-    /// The same, while no other story goes on.
-    pub(crate) async fn alone(name: &'static str) -> Self {
-        Self::told(name, Turn::Alone(NODE.write().await)).await
+    /// The same, while no other story runs.
+    pub async fn alone(name: &'static str) -> Self {
+        Self::start(name, Turn::Alone(NODE.write().await)).await
     }
 
-    async fn told(name: &'static str, turn: Turn) -> Self {
+    async fn start(name: &'static str, turn: Turn) -> Self {
         let here = Inside::join(name).await;
         INSTALLED.get_or_init(|| async { driver::install(&here.cluster, &[]).unwrap() }).await;
         let server = Client::new(ENDPOINT, ALICE).unwrap();
@@ -66,8 +68,8 @@ impl Story {
         story
     }
 
-    /// A volume for the story's bucket and a claim of the same name for it. The name begins with the story's.
-    pub(crate) async fn volume(&self, name: &str, change: impl FnOnce(&mut Value)) {
+    /// A volume for the story's bucket and a claim of the same name. The name must begin with the story's.
+    pub async fn volume(&self, name: &str, change: impl FnOnce(&mut Value)) {
         assert!(name.starts_with(self.name), "its traces are looked for by name");
         let mut volume = manifest::volume(name, &self.here.namespace, self.name);
         change(&mut volume);
@@ -82,33 +84,40 @@ impl Story {
         Api::namespaced(self.here.client.clone(), &self.here.namespace)
     }
 
-    /// A pod that has the story's volume at `/data` and runs a script.
-    pub(crate) fn workload(&self, script: &str) -> Value {
+    /// A pod with the story's volume at `/data` that runs a script.
+    pub fn workload(&self, script: &str) -> Value {
         manifest::pod(&[self.name], script)
     }
 
+    /// The same, on this node.
+    pub fn workload_on(&self, node: Node, script: &str) -> Value {
+        let mut spec = self.workload(script);
+        spec["nodeSelector"] = json!({"kubernetes.io/hostname": node.name()});
+        spec
+    }
+
     /// Waits until the workload's log contains this.
-    pub(crate) async fn says(&self, pod: &str, words: &str) {
+    pub async fn says(&self, pod: &str, words: &str) {
         self.says_more_often(pod, words, 0).await;
     }
 
-    /// Waits until the log says it once more than it does now.
-    pub(crate) async fn says_again(&self, pod: &str, words: &str) {
+    /// Waits until the log contains it once more than now.
+    pub async fn says_again(&self, pod: &str, words: &str) {
         let before = self.log(pod).await.matches(words).count();
         self.says_more_often(pod, words, before).await;
     }
 
-    pub(crate) async fn says_more_often(&self, pod: &str, words: &str, times: usize) {
-        eventually(&format!("{pod} says `{words}` more than {times} times"), LIMIT, || async {
+    pub async fn says_more_often(&self, pod: &str, words: &str, times: usize) {
+        eventually(&format!("{pod} logs `{words}` more than {times} times"), LIMIT, || async {
             let log = self.log(pod).await;
             Seen::some((log.matches(words).count() > times).then_some(()), xtask::command::tail(&log))
         })
         .await;
     }
 
-    /// Of a pod with one container, or of `pod/container`. There is none before there is a container, or while kubelet is
-    /// away.
-    pub(crate) async fn log(&self, pod: &str) -> String {
+    /// The log of a pod with one container, or of `pod/container`. There is none before the container exists, or while
+    /// the kubelet is down.
+    pub async fn log(&self, pod: &str) -> String {
         let (name, container) = pod.split_once('/').map_or((pod, None), |(pod, it)| (pod, Some(it)));
         let params = LogParams { container: container.map(str::to_owned), ..LogParams::default() };
         eventually(&format!("a log of {pod}"), LIMIT, || async {
@@ -120,30 +129,30 @@ impl Story {
         .await
     }
 
-    /// Of a pod with one container, or of `pod/container`.
-    pub(crate) async fn container(&self, pod: &str) -> ContainerStatus {
+    /// The status of the only container of a pod, or of `pod/container`.
+    pub async fn container(&self, pod: &str) -> ContainerStatus {
         let (name, container) = pod.split_once('/').unwrap_or((pod, "main"));
         let status = self.here.pods().get(name).await.unwrap().status.unwrap_or_default();
         let mut all = status.container_statuses.into_iter().flatten();
         all.find(|status| status.name == container).unwrap_or_default()
     }
 
-    /// Waits until an Event in the story's namespace says this.
-    pub(crate) async fn is_told(&self, words: &str) {
+    /// Waits for an Event with this text in the story's namespace.
+    pub async fn has_event(&self, words: &str) {
         let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
-        eventually(&format!("an Event says `{words}`"), LIMIT, || async {
+        eventually(&format!("an Event contains `{words}`"), LIMIT, || async {
             let all = events.list(&ListParams::default()).await.unwrap();
-            let told: Vec<String> = all.iter().filter_map(|event| event.message.clone()).collect();
-            let said = told.iter().any(|message| message.contains(words));
-            Seen::some(said.then_some(()), told.join("\n"))
+            let messages: Vec<String> = all.iter().filter_map(|event| event.message.clone()).collect();
+            let found = messages.iter().any(|message| message.contains(words));
+            Seen::some(found.then_some(()), messages.join("\n"))
         })
         .await;
     }
 
-    /// Waits until an Event on the pod says this that is younger than `since`: kubelet writes the same one again and again.
-    pub(crate) async fn is_told_after(&self, since: Timestamp, pod: &str, words: &str) {
+    /// Waits for an Event on the pod with this text that is newer than `since`, because the kubelet repeats its Events.
+    pub async fn has_event_after(&self, since: Timestamp, pod: &str, words: &str) {
         let events = Api::<Event>::namespaced(self.here.client.clone(), &self.here.namespace);
-        eventually(&format!("an Event on {pod} after {since} says `{words}`"), LIMIT, || async {
+        eventually(&format!("an Event on {pod} after {since} contains `{words}`"), LIMIT, || async {
             let all = events.list(&ListParams::default()).await.unwrap();
             let on_it: Vec<&Event> =
                 all.iter().filter(|event| event.involved_object.name.as_deref() == Some(pod)).collect();
@@ -156,19 +165,19 @@ impl Story {
         .await;
     }
 
-    /// The keys that the node has given to a Mountpoint Pod.
-    pub(crate) fn credentials(&self, mountpoint_pod: &str) -> String {
+    /// The keys that the node service wrote for a Mountpoint Pod.
+    pub fn credentials(&self, mountpoint_pod: &str) -> String {
         let uid = self.seen.lock().unwrap()[mountpoint_pod].clone();
         let comm = comm_on_node(Path::new(KUBELET), &uid);
         fs::read_to_string(comm.join("credentials").join(mountpoint_pod)).unwrap()
     }
 
-    pub(crate) fn mountpoint_pods_api(&self) -> Api<Pod> {
+    pub fn mountpoint_pods_api(&self) -> Api<Pod> {
         Api::namespaced(self.here.client.clone(), MOUNTPOINT_NAMESPACE)
     }
 
     /// The Mountpoint Pods of the story's volumes, by name.
-    pub(crate) async fn mountpoint_pods(&self) -> Vec<String> {
+    pub async fn mountpoint_pods(&self) -> Vec<String> {
         let pods = self.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
         let mine = |pod: &&Pod| {
             let volume = pod.annotations().get(annotation::VOLUME_NAME);
@@ -180,21 +189,23 @@ impl Story {
         mine.into_keys().collect()
     }
 
-    /// Of the story's volumes: no attachment, Mountpoint Pod, mount, folder or credentials, and no descriptor that the
-    /// node's program still holds. Then claims, volumes and bucket go, too.
-    pub(crate) async fn leaves_nothing(self) {
+    /// The attachments of the story's volumes.
+    pub async fn attachments(&self) -> Vec<MountpointS3PodAttachment> {
         let attachments = Api::<MountpointS3PodAttachment>::all(self.here.client.clone());
+        let all = attachments.list(&ListParams::default()).await.unwrap();
+        let mine = |it: &MountpointS3PodAttachment| it.spec.persistent_volume_name.starts_with(self.name);
+        all.items.into_iter().filter(mine).collect()
+    }
+
+    /// Waits until no attachment, Mountpoint Pod, mount, folder or credentials of the story's volumes are left, and no
+    /// descriptor is left open in a node service. Then deletes claims, volumes and bucket.
+    pub async fn leaves_nothing(self) {
         eventually("nothing is left", LIMIT, || async {
-            let attached = attachments.list(&ListParams::default()).await.unwrap();
-            let mine =
-                |it: &&MountpointS3PodAttachment| it.spec.persistent_volume_name.starts_with(self.name);
-            let attached = attached.iter().filter(mine).count();
+            let attached = self.attachments().await.len();
             let pods = self.mountpoint_pods().await;
-            let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-            let mounted = mounts.matches(&format!("~csi/{}", self.name)).count();
-            let left = self.left_on_the_node(&mounts);
-            let told = format!("{attached} attachments, {pods:?}, {mounted} mounts, {left:?}");
-            Seen::some((attached + pods.len() + mounted + left.len() == 0).then_some(()), told)
+            let left = self.left_on_nodes();
+            let seen = format!("{attached} attachments, {pods:?}, {left:?}");
+            Seen::some((attached + pods.len() + left.len() == 0).then_some(()), seen)
         })
         .await;
         let delete = DeleteParams::default();
@@ -209,22 +220,34 @@ impl Story {
         self.server.delete_bucket(self.name).unwrap();
     }
 
-    /// Sources and folders of Mountpoint Pods, credentials included, and descriptors of the node's program. Nothing that may
-    /// be served is touched: a dead one looks as if it were not there, and a hung one never answers.
-    fn left_on_the_node(&self, mounts: &str) -> Vec<String> {
+    /// What is left on every node that is on, and descriptors of the node services.
+    fn left_on_nodes(&self) -> Vec<String> {
         let seen = self.seen.lock().unwrap();
+        let nodes = self.here.cluster.nodes().unwrap();
+        let running = nodes.iter().filter_map(|node| self.here.cluster.init_of(*node));
+        let paths = running.flat_map(|init| self.left_on_node(init, &seen));
+        let held = descriptors("s3-csi-node").into_iter().filter(|held| {
+            held.contains("/dev/fuse")
+                || seen.iter().any(|(name, uid)| held.contains(name) || held.contains(uid))
+        });
+        paths.chain(held).collect()
+    }
+
+    /// Target mounts, and source mounts and folders of Mountpoint Pods with their credentials, as PID 1 of the node sees them.
+    /// It touches no mounted path: a dead mount looks as if it did not exist, and a hung one blocks forever.
+    fn left_on_node(&self, init: u32, seen: &BTreeMap<String, String>) -> Vec<String> {
+        let mounts = fs::read_to_string(format!("/proc/{init}/mountinfo")).unwrap();
+        let kubelet = PathBuf::from(format!("/proc/{init}/root{KUBELET}"));
         let listed = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten();
-        let there: Vec<String> = [sources_on_node(Path::new(KUBELET)), Path::new(KUBELET).join("pods")]
+        let there: Vec<String> = [sources_on_node(&kubelet), kubelet.join("pods")]
             .into_iter()
             .flat_map(listed)
             .filter_map(|entry| entry.file_name().into_string().ok())
             .collect();
         let is_there = |name: &&String| there.contains(name) || mounts.contains(name.as_str());
         let paths = seen.iter().flat_map(|(name, uid)| [name, uid]).filter(is_there).cloned();
-        let held = descriptors("s3-csi-node").into_iter().filter(|held| {
-            held.contains("/dev/fuse")
-                || seen.iter().any(|(name, uid)| held.contains(name) || held.contains(uid))
-        });
-        paths.chain(held).collect()
+        let of_workloads = format!("~csi/{}", self.name);
+        let mounted = mounts.lines().filter(|line| line.contains(&of_workloads)).map(str::to_owned);
+        paths.chain(mounted).collect()
     }
 }

@@ -1,0 +1,182 @@
+//! The mounter as a supervisor: how it ends, and what becomes of the mount process and its output.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use mounter::ERROR;
+use mounter::handover::Code;
+use rustix::process::{Pid, Signal, kill_process};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, eventually, with};
+use xtask::s3::ALICE;
+
+#[test]
+fn it_ends_well_when_asked_to_and_unmounted() {
+    let mut pod = MountpointPod::start();
+    bucket(ALICE, "ends-well");
+    let served = pod.serve(ALICE, "ends-well", &[]);
+    served.read("nothing").unwrap_err();
+    pod.ask_to_exit();
+    served.unmount();
+    assert_eq!(pod.ended().code(), Some(0));
+    assert_eq!(fs::read_to_string(&pod.termination_log).unwrap(), "");
+}
+
+#[test]
+fn it_ends_well_when_asked_to_before_there_was_a_mount() {
+    let mut pod = MountpointPod::start();
+    pod.ask_to_exit();
+    assert_eq!(pod.ended().code(), Some(0));
+}
+
+#[test]
+fn an_unexpected_unmount_is_a_failure() {
+    let mut pod = MountpointPod::start();
+    bucket(ALICE, "unasked");
+    pod.serve(ALICE, "unasked", &[]).unmount();
+    assert_eq!(pod.ended().code(), Some(1));
+    let reason = fs::read_to_string(&pod.termination_log).unwrap();
+    assert!(reason.contains("unmounted, but not by the node service"), "{reason}");
+}
+
+#[test]
+fn sigterm_ends_it_only_while_it_does_not_serve() {
+    let mut idle = MountpointPod::start();
+    kill_process(Pid::from_child(&idle.process), Signal::TERM).unwrap();
+    assert_eq!(idle.ended().code(), Some(1));
+
+    let mut pod = MountpointPod::start();
+    bucket(ALICE, "signals").put("signals", "file", b"still here").unwrap();
+    let served = pod.serve(ALICE, "signals", &[]);
+    kill_process(Pid::from_child(&pod.process), Signal::TERM).unwrap();
+    eventually("the signal is seen", || pod.log().contains("SIGTERM ignored"));
+    assert_eq!(served.read("file").unwrap(), b"still here");
+    pod.ask_to_exit();
+    served.unmount();
+    assert_eq!(pod.ended().code(), Some(0));
+}
+
+#[test]
+fn a_killed_mounter_can_be_started_again_in_the_same_folder() {
+    let pod = MountpointPod::start();
+    let pod = pod.restart();
+    bucket(ALICE, "restarted");
+    pod.listening();
+    assert_eq!(pod.serve(ALICE, "restarted", &[]).list("").unwrap(), [""; 0]);
+}
+
+#[test]
+fn a_killed_mount_process_is_reported() {
+    let mut pod = MountpointPod::start();
+    bucket(ALICE, "killed-server");
+    let served = pod.serve(ALICE, "killed-server", &[]);
+    served.kill();
+    assert_eq!(pod.ended().code(), Some(1));
+    let reason = fs::read_to_string(&pod.termination_log).unwrap();
+    assert!(reason.contains("ended with signal: 9 (SIGKILL)"), "{reason}");
+    assert_eq!(fs::read_to_string(pod.comm.path().join(ERROR)).unwrap(), reason);
+    let error = served.read("file").unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
+}
+
+#[test]
+fn secrets_are_in_no_log_even_when_everything_is_logged() {
+    let pod = MountpointPod::start();
+    bucket(ALICE, "no-secrets");
+    let request = pod.request(ALICE, "no-secrets", &["--debug", "--debug-crt"]);
+    let served = pod.mount(&request).unwrap();
+    served.list("").unwrap();
+    served.write("new", "content").unwrap();
+    let log = pod.log();
+    assert!(log.contains("ListObjectsV2"), "everything is logged");
+    assert!(!log.contains(ALICE.secret_key));
+}
+
+#[test]
+fn secrets_in_the_output_of_a_program_are_not_quoted() {
+    let secret = "a-word-to-be-kept-secret";
+    let folder =
+        stand_in("echo \"out $AWS_SECRET_ACCESS_KEY\"; echo \"err $AWS_SECRET_ACCESS_KEY\" >&2; exit 3");
+    let pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let request = with(pod.request(ALICE, "bucket", &[]), "AWS_SECRET_ACCESS_KEY", secret);
+    let refused = pod.mount(&request).map(drop).unwrap_err();
+    assert!(refused.message.contains("err ***"), "{refused}");
+    let written = fs::read_to_string(pod.comm.path().join(ERROR)).unwrap();
+    for text in [&refused.message, &written, &pod.log()] {
+        assert!(!text.contains(secret), "{text}");
+    }
+}
+
+/// A program in place of `mount-s3`, in a folder that every user can read.
+fn stand_in(script: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let program = folder.path().join("mount-s3");
+    fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    folder
+}
+
+#[test]
+fn sigterm_is_remembered_while_a_mount_fails() {
+    let folder = stand_in("until [ -e \"$(dirname \"$0\")/stopped\" ]; do sleep 0.1; done; exit 3");
+    let mut pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let request = pod.request(ALICE, "bucket", &[]);
+    let process = Pid::from_child(&pod.process);
+    std::thread::scope(|scope| {
+        scope.spawn(|| pod.mount(&request).map(drop).unwrap_err());
+        eventually("the mount is being started", || pod.log().contains("mount handed over"));
+        kill_process(process, Signal::TERM).unwrap();
+        fs::write(folder.path().join("stopped"), "").unwrap();
+    });
+    assert_eq!(pod.ended().code(), Some(1));
+    let reason = fs::read_to_string(&pod.termination_log).unwrap();
+    assert!(reason.contains("stopped by SIGTERM"), "{reason}");
+}
+
+#[test]
+fn mount_s3_can_serve_instead() {
+    let folder = stand_in(
+        "cd $(dirname $0)\nfor word in \"$@\"; do echo \"$word\"; done > started_with\nenv >> started_with\n\
+         readlink /proc/$$/fd/0 >> started_with\necho 'bucket stand-in is mounted at /dev/fd/0'\nexec sleep 300",
+    );
+    let started_with = folder.path().join("started_with");
+    let mut pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let request = pod.request(ALICE, "stand-in", &["--allow-delete", "--prefix=a b/"]);
+    let served = pod.mount(&request).unwrap();
+    let started_with = fs::read_to_string(started_with).unwrap();
+    let mut lines = started_with.lines();
+    let argv: Vec<&str> = lines.by_ref().take(7).collect();
+    assert_eq!(
+        argv,
+        [
+            "stand-in",
+            "/dev/fd/0",
+            "--foreground",
+            "--allow-root",
+            "--force-path-style",
+            "--allow-delete",
+            "--prefix=a b/"
+        ]
+    );
+    assert_eq!(started_with.lines().last(), Some("/dev/fuse"), "{started_with}");
+    assert!(
+        started_with.contains("AWS_PROFILE=s3-csi")
+            && started_with.contains("AWS_EC2_METADATA_DISABLED=true")
+    );
+    assert!(!started_with.contains("S3_CSI_CLUSTER"), "its environment is the request's and nothing else");
+    served.kill();
+    assert_eq!(pod.ended().code(), Some(1));
+}
+
+#[test]
+fn a_program_that_fails_without_a_reply_is_quoted() {
+    let folder = stand_in("echo 'Error: the moon is wrong' >&2; exit 3");
+    let pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let refused = pod.mount(&pod.request(ALICE, "bucket", &[])).map(drop).unwrap_err();
+    assert_eq!(refused.code, Code::Failed);
+    assert!(refused.message.contains("exit status: 3") && refused.message.contains("the moon is wrong"));
+    fs::remove_file(folder.path().join("mount-s3")).unwrap();
+    let refused = pod.mount(&pod.request(ALICE, "bucket", &[])).map(drop).unwrap_err();
+    assert!(refused.message.contains("cannot start"), "{refused}");
+    assert_eq!(fs::read_to_string(pod.comm.path().join(ERROR)).unwrap(), refused.message);
+}

@@ -1,0 +1,81 @@
+//! Pages that promise something name the tests that keep it so.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::{files_below, last_cell, root, rows, section, spans};
+
+/// The names of the tests in a file.
+fn tests_of(file: &str) -> BTreeSet<&str> {
+    let parts = file.split("#[test]").skip(1).chain(file.split("#[tokio::test]").skip(1));
+    parts
+        .filter_map(|part| {
+            let declared = part.trim_start().trim_start_matches("async ").strip_prefix("fn ")?;
+            declared.split('(').next()
+        })
+        .collect()
+}
+
+/// The names of all tests below these folders of the repository.
+fn tests_below(folders: &[&str]) -> BTreeSet<String> {
+    let files = folders.iter().flat_map(|folder| files_below(&root().join(folder), "rs"));
+    files.flat_map(|file| names_of(&fs::read_to_string(file).unwrap())).collect()
+}
+
+fn names_of(file: &str) -> Vec<String> {
+    tests_of(file).into_iter().map(str::to_owned).collect()
+}
+
+/// The tests that the rows name in their last column. Each row must name one, and each must exist.
+fn promised<'a>(rows: &[&'a str], existing: &BTreeSet<String>) -> BTreeSet<&'a str> {
+    assert!(rows.len() > 5, "{rows:?}");
+    for row in rows {
+        let mut named = spans(last_cell(row)).peekable();
+        assert!(named.peek().is_some(), "without a test: {row}");
+        assert_eq!(named.find(|test| !existing.contains(*test)), None, "no such test: {row}");
+    }
+    rows.iter().flat_map(|row| spans(last_cell(row))).collect()
+}
+
+#[test]
+fn the_documented_failures_are_the_tested_ones() {
+    let page = include_str!("../../../docs/failures.md");
+    let existing = tests_below(&["tests/api", "tests/cluster", "tests/kernel", "tests/nodes"]);
+    let promised = promised(&rows(page), &existing);
+    for file in [include_str!("../../cluster/deaths.rs"), include_str!("../../cluster/failures.rs")] {
+        assert_eq!(tests_of(file).difference(&promised).next(), None, "this test is in no row of the page");
+    }
+}
+
+#[test]
+fn the_documented_semantics_are_the_tested_ones() {
+    let page = include_str!("../../../docs/semantics.md");
+    let files = [include_str!("../../kernel/semantics.rs"), include_str!("../../cluster/semantics.rs")];
+    let tests: BTreeSet<&str> = files.into_iter().flat_map(tests_of).collect();
+    let existing = tests.iter().map(|test| (*test).to_owned()).collect();
+    assert_eq!(promised(&rows(page), &existing), tests);
+}
+
+/// What is tested of permissions and policies is also promised.
+#[test]
+fn the_documented_security_is_the_tested_one() {
+    let page = include_str!("../../../docs/security.md");
+    let permissions = section(page, "## Permissions in the cluster");
+    let (_, table) = permissions.split_once("| promise | test |").unwrap();
+    let promised = promised(&rows(table), &tests_below(&["tests", "crates"]));
+    let files = [
+        include_str!("../../api/rights.rs"),
+        include_str!("../../api/policies.rs"),
+        include_str!("../../api/needed.rs"),
+        include_str!("../../api/needed/node.rs"),
+    ];
+    let kept: BTreeSet<&str> = files.into_iter().flat_map(tests_of).collect();
+    assert_eq!(kept.difference(&promised).next(), None, "a test without its promise");
+}
+
+/// The example on the front page is the one that a test applies.
+#[test]
+fn the_front_page_shows_the_example() {
+    let example = include_str!("../../../examples/static.yaml");
+    assert!(include_str!("../../../README.md").contains(&format!("```yaml\n{example}```")));
+}

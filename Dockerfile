@@ -1,5 +1,5 @@
-# The images of `cargo xtask image`, for those who have Docker: `docker build --target driver .`
-# Same programs, same files: the builder writes the content that the archives are made of.
+# The images of `cargo xtask image`, built with Docker: `docker build --target driver .`
+# They contain the same files, because the same program writes them.
 FROM rust:1.95-bookworm AS build
 RUN apt-get update && apt-get install --yes --no-install-recommends cmake libclang-dev libfuse3-dev pkg-config
 WORKDIR /src

@@ -5,7 +5,7 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/component: csi-driver
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
-{{- /* None of the chart's own: selectors and the standard of the Mountpoint Pods' namespace are labels, too. */}}
+{{- /* They cannot override the chart's own labels: selectors and the Pod Security level of the Mountpoint Pods' namespace depend on those. */}}
 {{- range $name, $value := .Values.customLabels }}
 {{- $fixed := list "app" "name" "helm.sh/chart" }}
 {{- if not (or (has $name $fixed) (regexMatch "^(app|pod-security)\\.kubernetes\\.io/" $name)) }}
@@ -27,7 +27,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.node.s3Region | default .Values.s3.region }}
 {{- end }}
 
-{{- /* A number is klog's verbosity, which the reference's chart takes. */}}
+{{- /* A number is a klog verbosity, as in the reference driver's chart. */}}
 {{- define "s3-csi.logLevel" -}}
 {{- $level := toString . }}
 {{- if not (regexMatch "^[0-9]+$" $level) }}{{ $level }}
@@ -51,7 +51,7 @@ imagePullSecrets:
 {{- end }}
 
 {{- define "s3-csi.nodeSidecar" -}}
-# The sockets are root's alone; more than to be root is not needed.
+# Only root can connect to the sockets; the sidecars need nothing else.
 runAsUser: 0
 readOnlyRootFilesystem: true
 allowPrivilegeEscalation: false
@@ -62,11 +62,11 @@ capabilities:
 {{- define "s3-csi.pluginFolder" -}}
 - name: plugin
   mountPath: /csi
-  # Buckets are mounted below: without this, the container would keep each one that was there when it started.
+  # Buckets are mounted below. Without propagation, the container would pin those that were mounted when it started.
   mountPropagation: HostToContainer
 {{- end }}
 
-{{- /* Not for those that Kubernetes itself brings: they are everybody's. */}}
+{{- /* Kubernetes' own priority classes exist already, and other pods use them too. */}}
 {{- define "s3-csi.makesPriorityClass" -}}
 {{- if not (hasPrefix "system-" .Values.mountpointPod.priorityClassName) }}yes{{ end }}
 {{- end }}

@@ -138,8 +138,9 @@ async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
         tenant.claim_gone(secret).await;
         tenant.has_event(secret, &["BucketLeft:", &bucket]).await;
         assert!(theirs.has_bucket(&bucket), "Bob's keys were used");
-        let told = tenant.events(secret).await;
-        outcomes.insert(told.iter().map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
+        // Whether the controller saw the claim before it was deleted is a matter of timing, not of the Secret.
+        let told = tenant.events(secret).await.into_iter().filter(|line| !line.contains("no StorageClass"));
+        outcomes.insert(told.map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
     }
     assert_eq!(outcomes.len(), 1, "they can be told apart: {outcomes:?}");
     let told = format!("{outcomes:?}");

@@ -109,9 +109,9 @@ async fn a_secret_that_is_missing_is_the_reason_until_it_is_there() {
     let well = s3(&story, &["why", "pod/workload", "-n", &namespace]);
     assert_eq!(well.code, Some(0), "{well:?}");
     contains(&well.text, &["ok    Mountpoint Pod", "ok    mount", "Nothing is wrong with its volumes"]);
-    let missing = s3(&story, &["why", "nobody", "-n", &namespace]);
+    let missing = s3(&story, &["why", "absent", "-n", &namespace]);
     assert_eq!(missing.code, Some(2), "{missing:?}");
-    contains(&missing.errors, &["nobody not found"]);
+    contains(&missing.errors, &["absent not found"]);
     story.here.delete("workload").await;
     story.leaves_nothing().await;
 }
@@ -129,7 +129,7 @@ async fn a_bucket_that_is_not_there_is_the_reason() {
     let said = s3(&story, &["why", "workload", "-n", &story.here.namespace, "-o", "json"]);
     let answer: Value = serde_json::from_str(&said.text).unwrap();
     assert_eq!(answer["cause"]["step"], "mount", "{answer}");
-    // Whoever may read nothing but their namespace goes by the events.
+    // With rights in one namespace only, the plugin relies on the events.
     let confined = confined(&story);
     let said = s3(&story, &["why", "workload", "--kubeconfig", confined.path().to_str().unwrap()]);
     assert_eq!(said.code, Some(1), "{said:?}");

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`observe`] reads a [`snapshot`] of the cluster; [`why`], [`mounts`] and [`doctor`] are pure functions
 //! of it; [`output`] prints what they found. [`self_check`] is the part that runs inside the driver's own containers, where
-//! [`exec`] starts it; [`bundle`] packs everything for whoever helps.
+//! [`exec`] starts it; [`bundle`] packs everything for a support engineer.
 
 pub mod bundle;
 pub mod class;

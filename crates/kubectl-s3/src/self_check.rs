@@ -1,5 +1,5 @@
 //! What a container of the driver reports on itself: the endpoint as its network and its keys see it, its clock, its mounts.
-//! Nothing listens for this: whoever may `kubectl exec` into the driver's pods may ask.
+//! No port is opened for this: it needs the right to `kubectl exec` into the driver's pods.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -36,7 +36,7 @@ pub struct SelfReport {
     pub answers: Vec<Answer>,
     /// Lines of the mount table that are about this driver.
     pub mounts: Vec<String>,
-    /// How far its clock is from that of whoever asked.
+    /// Offset of its clock from that of the machine that runs the plugin.
     #[serde(skip)]
     pub off_by: Option<SignedDuration>,
 }
@@ -84,8 +84,8 @@ impl Verdict {
         }
     }
 
-    /// Whoever may not list a bucket that is nobody's has keys that the server knows.
-    fn of_nobodys(kind: ErrorKind) -> Self {
+    /// `AccessDenied` for a bucket that does not exist still proves that the server accepts the keys.
+    fn of_missing_bucket(kind: ErrorKind) -> Self {
         match Self::of(kind) {
             Self::NoSuchBucket | Self::Denied => Self::Accepted,
             verdict => verdict,
@@ -134,7 +134,7 @@ async fn ask(endpoint: Endpoint, buckets: &[String], authorities: Option<&Path>)
     let server = S3Client::new(endpoint, addressing, authorities, S3Calls::default());
     let nobodys = [NOBODYS_BUCKET.to_owned()];
     let (buckets, judge): (&[String], fn(ErrorKind) -> Verdict) =
-        if buckets.is_empty() { (&nobodys, Verdict::of_nobodys) } else { (buckets, Verdict::of) };
+        if buckets.is_empty() { (&nobodys, Verdict::of_missing_bucket) } else { (buckets, Verdict::of) };
     let mut answers = Vec::new();
     for bucket in buckets {
         let listed = server.list(&account, bucket, "", 1).await;
@@ -171,10 +171,16 @@ mod tests {
 
     #[test]
     fn a_bucket_that_is_nobodys_proves_the_keys() {
-        assert_eq!(Verdict::of_nobodys(ErrorKind::Answered(S3Failure::NoSuchBucket)), Verdict::Accepted);
-        assert_eq!(Verdict::of_nobodys(ErrorKind::Answered(S3Failure::AccessDenied)), Verdict::Accepted);
         assert_eq!(
-            Verdict::of_nobodys(ErrorKind::Answered(S3Failure::UnknownAccessKey)),
+            Verdict::of_missing_bucket(ErrorKind::Answered(S3Failure::NoSuchBucket)),
+            Verdict::Accepted
+        );
+        assert_eq!(
+            Verdict::of_missing_bucket(ErrorKind::Answered(S3Failure::AccessDenied)),
+            Verdict::Accepted
+        );
+        assert_eq!(
+            Verdict::of_missing_bucket(ErrorKind::Answered(S3Failure::UnknownAccessKey)),
             Verdict::KeysRefused
         );
         assert_eq!(Verdict::of(ErrorKind::Answered(S3Failure::NoSuchBucket)), Verdict::NoSuchBucket);

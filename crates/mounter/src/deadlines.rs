@@ -20,7 +20,7 @@ pub const HAND_OVER: Duration = Duration::from_secs(10);
 /// The node waits this long for the attachment, the Mountpoint Pod and its mounter. The kubelet mounts one pod of a volume
 /// at a time: a publish that waits keeps all others waiting.
 pub const MOUNTER_LISTENS: Duration = Duration::from_secs(14);
-/// A publish ends within this, and a node service that is told to stop lets it.
+/// A publish ends within this, and a node service that is stopping waits for it.
 pub const PUBLISH: Duration = Duration::from_secs(30);
 
 const fn seconds(duration: Duration) -> u64 {

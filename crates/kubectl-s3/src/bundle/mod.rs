@@ -1,4 +1,4 @@
-//! Everything that whoever helps will ask for, in one archive, without secrets.
+//! What a support engineer asks for, in one archive, without secrets.
 
 mod redact;
 

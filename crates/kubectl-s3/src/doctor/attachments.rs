@@ -56,7 +56,8 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         let object = format!("{}/{}", snapshot.mountpoint_namespace, pod.name);
         let is_listed = listed.contains(pod.name.as_str());
         if !is_listed && !pod.is_ending() && older(pod.created.as_ref(), SETTLES_WITHIN) {
-            let message = "no attachment names this Mountpoint Pod, and it is not told to unmount".to_owned();
+            let message =
+                "no attachment names this Mountpoint Pod, and it is not marked for unmounting".to_owned();
             found.push(finding(Level::Warning, object, message).remedy("is the controller running?"));
         } else if !is_listed && pod.is_ending() && older(pod.created.as_ref(), DRAINS_WITHIN) {
             let message = "this Mountpoint Pod should have unmounted".to_owned();

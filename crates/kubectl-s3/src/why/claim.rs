@@ -156,8 +156,8 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
     let describe = format!("kubectl describe pvc -n {namespace} {name}");
     let about =
         events::Subject { kind: "PersistentVolumeClaim", namespace: Some(&namespace), name, uid: None };
-    let told = newest(&snapshot.events, about, UNBOUND);
-    if let Some(event) = told.filter(|event| event.reason.as_deref() == Some("ProvisioningFailed")) {
+    let newest_event = newest(&snapshot.events, about, UNBOUND);
+    if let Some(event) = newest_event.filter(|event| event.reason.as_deref() == Some("ProvisioningFailed")) {
         return stop(
             "ProvisioningFailed",
             message(event).to_owned(),
@@ -166,10 +166,10 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
         );
     }
     let Some(class) = class.and_then(|class| snapshot.class(class)) else {
-        // Static: a volume that is reserved for the claim, and does not fit, is told about by the binder.
+        // Static: the PV controller reports a reserved volume that does not fit.
         let mine = (namespace.clone(), name.to_owned());
         let reserved = snapshot.volumes.iter().find(|volume| volume.claim.as_ref() == Some(&mine));
-        return match (told, reserved) {
+        return match (newest_event, reserved) {
             (Some(event), _) => stop(
                 "ClaimUnbound",
                 format!("the claim is not bound: {}", message(event)),

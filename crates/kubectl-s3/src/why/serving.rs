@@ -23,7 +23,7 @@ const UNATTACHED: &[Reason] = &[
     Reason::ServiceAccountMissing,
     Reason::PodIdentityDisabled,
 ];
-/// Why a Mountpoint Pod does not serve, as its workloads are told.
+/// Why a Mountpoint Pod does not serve, from the Events of its workloads.
 const UNSERVED: &[Reason] = &[
     Reason::MountpointPodUnschedulable,
     Reason::MountpointPodImagePullFailed,
@@ -45,7 +45,7 @@ fn newest_on_pod<'a>(subject: Subject<'a>, reasons: &[&str]) -> Option<&'a Event
 }
 
 /// What the controller says about the pod: all that somebody sees who may read nothing but this namespace.
-fn told(subject: Subject<'_>, reasons: &[Reason]) -> Option<Outcome> {
+fn reported(subject: Subject<'_>, reasons: &[Reason]) -> Option<Outcome> {
     let names: Vec<&str> = reasons.iter().map(|reason| (*reason).into()).collect();
     let event = newest_on_pod(subject, &names)?;
     let is_true = subject.snapshot.now.duration_since(last_seen(event)) < TRUE_FOR;
@@ -84,7 +84,7 @@ pub(super) fn attachment(
             "none: the volume was mounted before the pod was attached, or the pod is leaving",
         );
     }
-    if let Some(stop) = told(subject, UNATTACHED) {
+    if let Some(stop) = reported(subject, UNATTACHED) {
         return stop;
     }
     if !snapshot.is_readable(Readable::Attachments) {
@@ -119,8 +119,8 @@ pub(super) fn mountpoint_pod(
     let Some((attachment, name)) =
         attachment.and_then(|attachment| Some((attachment, attachment.spec.mountpoint_pod_of(&uid)?)))
     else {
-        let told = if subject.is_mounted() { None } else { told(subject, UNSERVED) };
-        return told.unwrap_or_else(|| Outcome::unknown("", "not readable"));
+        let reported = if subject.is_mounted() { None } else { reported(subject, UNSERVED) };
+        return reported.unwrap_or_else(|| Outcome::unknown("", "not readable"));
     };
     let namespace = &snapshot.mountpoint_namespace;
     let describe = format!("kubectl describe pod -n {namespace} {name}");

@@ -72,11 +72,11 @@ fn claims_stop_the_chain() {
         it.volumes.clear();
     };
     stops(unclaimed, Step::Volume, "ClaimUnbound", "claimRef");
-    let told = |it: &mut Snapshot| {
+    let event = |it: &mut Snapshot| {
         it.claims = vec![from(claim("Pending", ""))];
         it.events = vec![event("PersistentVolumeClaim", "data", "VolumeMismatch", "too small", 1)];
     };
-    stops(told, Step::Volume, "ClaimUnbound", "too small");
+    stops(event, Step::Volume, "ClaimUnbound", "too small");
 }
 
 #[test]
@@ -162,11 +162,11 @@ fn nodes_stop_the_chain() {
 #[test]
 fn attachments_stop_the_chain() {
     stops(|it| it.attachments.clear(), Step::Attachment, "AttachmentPending", "log");
-    let told = |it: &mut Snapshot| {
+    let event = |it: &mut Snapshot| {
         it.attachments.clear();
         it.events = vec![event("Pod", "web", "PodIdentityDisabled", "set podIdentity.enabled", NOW)];
     };
-    stops(told, Step::Attachment, "PodIdentityDisabled", "podIdentity.enabled");
+    stops(event, Step::Attachment, "PodIdentityDisabled", "podIdentity.enabled");
     let hidden = answer(|it| {
         it.attachments.clear();
         it.unreadable.insert(Readable::Attachments, "forbidden".to_owned());

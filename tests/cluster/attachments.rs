@@ -7,11 +7,10 @@ use contract::names::annotation;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
-use rustix::process::Signal;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
-use crate::deaths::{FOREVER, signal_mount_process};
+use crate::deaths::{FOREVER, kill_mount_process, reads_again};
 use crate::story::{LIMIT, Story};
 
 const PODS: [&str; 2] = ["first", "second"];
@@ -59,10 +58,9 @@ async fn keeps_serving_and_heals(story: Story, served_by: &[String]) {
     for pod in PODS {
         assert!(!story.log(pod).await.contains("bad"), "{pod} has lost its mount");
     }
-    signal_mount_process(story.name, Signal::KILL);
+    kill_mount_process(story.name).await;
     for pod in PODS {
-        story.says(pod, "bad").await;
-        story.says_again(pod, "good").await;
+        reads_again(&story, pod).await;
         assert_eq!(story.container(pod).await.restart_count, 0);
         story.here.delete(pod).await;
     }

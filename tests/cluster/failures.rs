@@ -4,15 +4,13 @@
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
-use rustix::process::{Pid, Signal, kill_process};
-use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::{Value, json};
 use xtask::cluster::NODE_NAME;
 use xtask::command::run;
 
 use crate::changed;
-use crate::deaths::FOREVER;
+use crate::deaths::{FOREVER, kill_mount_process, reads_again};
 use crate::story::{LIMIT, Story};
 
 const ENTER: &str = "ls /data && echo in; sleep 3600";
@@ -99,11 +97,8 @@ async fn mounts_outlast_the_controllers_absence_and_new_ones_wait_for_its_return
     let away = changed::without_controller(&story.here.cluster);
     story.here.run("new", story.workload(FOREVER)).await;
     // Recovery that needs no decision of the controller still works.
-    let process =
-        processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
-    kill_process(i32::try_from(process).ok().and_then(Pid::from_raw).unwrap(), Signal::KILL).unwrap();
-    story.says("old", "bad").await;
-    story.says_again("old", "good").await;
+    kill_mount_process(story.name).await;
+    reads_again(&story, "old").await;
     // Long enough for the kubelet to try, fail and retry.
     eventually("the kubelet has tried twice to mount for the new workload", LIMIT, || async {
         let events = Api::<Event>::namespaced(story.here.client.clone(), &story.here.namespace);

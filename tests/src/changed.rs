@@ -47,14 +47,14 @@ pub fn values(cluster: &Cluster, values: &[&str]) -> Changed {
 pub fn without_controller(cluster: &Cluster) -> Changed {
     let scale = |cluster: &Cluster, replicas: &str| {
         kubectl(cluster, &["scale", "deployment/s3-csi-controller", &format!("--replicas={replicas}")])?;
-        kubectl(cluster, &["rollout", "status", "deployment/s3-csi-controller", "--timeout=120s"])
+        kubectl(cluster, &["rollout", "status", "deployment/s3-csi-controller", "--timeout=240s"])
     };
     let own = cluster.clone();
     let stop = || {
         scale(cluster, "0")?;
         kubectl(
             cluster,
-            &["wait", "--for=delete", "pod", "--selector=app=s3-csi-controller", "--timeout=120s"],
+            &["wait", "--for=delete", "pod", "--selector=app=s3-csi-controller", "--timeout=240s"],
         )
     };
     Changed::make("the controller", stop, move || scale(&own, "1"))
@@ -70,11 +70,11 @@ pub fn without_node_service(cluster: &Cluster) -> Changed {
     let own = cluster.clone();
     let stop = || {
         select(cluster, r#""at-all""#)?;
-        kubectl(cluster, &["wait", "--for=delete", "pod", "--selector=app=s3-csi-node", "--timeout=120s"])
+        kubectl(cluster, &["wait", "--for=delete", "pod", "--selector=app=s3-csi-node", "--timeout=240s"])
     };
     let start = move || {
         select(&own, "null")?;
-        kubectl(&own, &["rollout", "status", "daemonset/s3-csi-node", "--timeout=120s"])
+        kubectl(&own, &["rollout", "status", "daemonset/s3-csi-node", "--timeout=240s"])
     };
     Changed::make("the node service", stop, start)
 }

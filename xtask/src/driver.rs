@@ -43,7 +43,7 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
 
 /// Uninstalls as documented; returns when the objects of the chart are gone.
 pub fn uninstall(cluster: &Cluster) -> Result<()> {
-    run(helm(cluster)?.args(["uninstall", "s3-csi", "--wait", "--timeout=120s"]))
+    run(helm(cluster)?.args(["uninstall", "s3-csi", "--wait", "--timeout=300s"]))
 }
 
 /// Restarts the programs, because rebuilt images have the same name and Helm would not restart them.

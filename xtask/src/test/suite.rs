@@ -116,7 +116,8 @@ pub(super) fn suite(
             (command, None)
         }
     };
-    command.args(filter);
+    // A failure is shown when it happens, not with all others at the end of the suite.
+    command.args(filter).arg("--nocapture");
     if name == "cluster" {
         command.arg(format!("--test-threads={CLUSTER_THREADS}"));
     }

@@ -1,9 +1,11 @@
 //! The definition of attachments as the API server understands it.
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
-use kube::ResourceExt as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{CustomResourceExt as _, ResourceExt as _};
 use s3_csi_tests::Stage;
+use s3_csi_tests::controller::Controller;
 use serde_json::{Value, json};
 
 fn object(name: &str, spec: &Value) -> Value {
@@ -46,6 +48,26 @@ async fn wrong_objects_are_refused_and_name_the_field() {
         let error = refused.unwrap_err().to_string();
         assert!(error.contains(word), "{field}: {error}");
     }
+}
+
+/// Helm installs a definition once and never updates it.
+#[tokio::test]
+async fn the_controller_updates_the_definition_of_an_earlier_version() {
+    let _alone = s3_csi_tests::controller::none().await;
+    let stage = Stage::set("outdated").await;
+    let definitions = stage.all::<CustomResourceDefinition>();
+    let name = MountpointS3PodAttachment::crd_name();
+    let columns = async || {
+        let versions = definitions.get(name).await.unwrap().spec.versions;
+        versions[0].additional_printer_columns.as_ref().map_or(0, Vec::len)
+    };
+    let current = columns().await;
+    let earlier = json!([{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/0"}]);
+    let earlier = Patch::<()>::Json(serde_json::from_value(earlier).unwrap());
+    definitions.patch(name, &PatchParams::default(), &earlier).await.unwrap();
+    assert_eq!(columns().await, current - 1);
+    drop(Controller::start(&stage.here.client, &[]).await);
+    assert_eq!(columns().await, current);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 
 pub mod apply;
 pub mod conditions;
+pub mod definition;
 pub mod dispatch;
 pub mod events;
 pub mod flags;

@@ -19,6 +19,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::apply::Writer;
+use crate::definition;
 use crate::dispatch::dispatch;
 use crate::events::WorkloadEvents;
 use crate::flags::{Flags, Provisioning};
@@ -103,6 +104,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         metrics: metrics.clone(),
     });
 
+    definition::update(&client).await;
     tokio::select! {
         () = watches::start(&client, &flags, &caches, &sink) => {}
         () = stop.cancelled() => return Ok(()),

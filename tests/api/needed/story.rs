@@ -22,6 +22,9 @@ impl Story {
         controller.says("became leader").await;
         match self {
             Self::Starts | Self::Leads => {}
+            Self::UpdatesItsDefinition => {
+                controller.says("definition of attachments is up to date").await;
+            }
             Self::Attaches => drop(attach(stage, "w").await),
             Self::Joins => {
                 attach(stage, "w").await;
@@ -118,8 +121,8 @@ async fn explains(stage: &Stage) {
     stage.report_mountpoint(&pod, json!({"conditions": [full]})).await;
     eventually("the attachment has a condition", LIMIT, || async {
         let all = stage.attachments_here().await;
-        let told = all.iter().any(|one| one.status.is_some());
-        Seen::some(told.then_some(()), format!("{all:?}"))
+        let reported = all.iter().any(|one| one.status.is_some());
+        Seen::some(reported.then_some(()), format!("{all:?}"))
     })
     .await;
 }

@@ -15,6 +15,10 @@ pub mod label {
     pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
     /// UID of the workload it was created for; others may have joined since.
     pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
+    /// As the annotation, for selectors of people and tools, where the name is short enough.
+    pub const VOLUME_NAME: &str = super::annotation::VOLUME_NAME;
+    /// In bytes.
+    pub const LONGEST_VALUE: usize = 63;
 }
 
 /// Annotations of Mountpoint Pods.
@@ -23,7 +27,7 @@ pub mod annotation {
     pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
     /// `"true"`, set by an administrator: keeps serving its current workloads and takes no new ones.
     pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
-    /// Names as long as these do not fit into label values (63 characters).
+    /// A volume's name may be longer than a label's value.
     pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
     pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
     /// Whose credentials the volume asks for: the node does not read volumes and cannot distinguish a Secret without data from

@@ -57,7 +57,7 @@ impl Blueprint {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(self.flags.mountpoint_namespace.clone()),
-            labels: Some(self.labels(workload_uid)),
+            labels: Some(self.labels(workload_uid, &key.volume_name)),
             annotations: Some(annotations(attachment, key)),
             ..ObjectMeta::default()
         };
@@ -159,11 +159,14 @@ impl Blueprint {
         }
     }
 
-    fn labels(&self, workload_uid: &str) -> BTreeMap<String, String> {
+    fn labels(&self, workload_uid: &str, volume_name: &str) -> BTreeMap<String, String> {
         let mut labels = self.flags.mountpoint_pod_labels.0.clone();
         labels.insert(label::DRIVER_VERSION.to_owned(), self.driver_version.clone());
         labels.insert(label::MOUNTPOINT_VERSION.to_owned(), self.flags.mountpoint_version.clone());
         labels.insert(label::WORKLOAD_UID.to_owned(), workload_uid.to_owned());
+        if volume_name.len() <= label::LONGEST_VALUE {
+            labels.insert(label::VOLUME_NAME.to_owned(), volume_name.to_owned());
+        }
         labels
     }
 }

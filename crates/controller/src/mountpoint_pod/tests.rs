@@ -6,6 +6,10 @@ use contract::volume_plan::VolumePlan;
 use serde_json::{Value, json};
 
 fn build(flags: &[&str], attributes: &[(&str, &str)], assigns_users: bool) -> Value {
+    build_for(&"v".repeat(253), flags, attributes, assigns_users)
+}
+
+fn build_for(volume_name: &str, flags: &[&str], attributes: &[(&str, &str)], assigns_users: bool) -> Value {
     let flags = ["s3-csi-controller", "--mountpoint-image=image:1"].iter().chain(flags);
     let blueprint = Blueprint::new(Flags::parse_from(flags), "9.8.7", assigns_users);
     let attributes = [("bucketName", "bucket")].iter().chain(attributes);
@@ -13,7 +17,7 @@ fn build(flags: &[&str], attributes: &[(&str, &str)], assigns_users: bool) -> Va
     let volume = VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume;
     let key = SharingKey {
         node: "worker-1".into(),
-        volume_name: "v".repeat(253),
+        volume_name: volume_name.to_owned(),
         volume_id: "h".into(),
         mount_options: String::new(),
         fs_group: String::new(),
@@ -61,6 +65,15 @@ fn labels_and_annotations_tell_what_it_is_for() {
     assert_eq!(annotations["s3.csi.scality.com/volume-name"], "v".repeat(253));
     assert_eq!(annotations["s3.csi.scality.com/attachment"], "s3pa-1");
     assert_eq!(annotations["s3.csi.scality.com/authentication-source"], "driver");
+}
+
+#[test]
+fn a_volume_name_that_fits_is_a_label_as_well() {
+    let label =
+        |name: &str| build_for(name, &[], &[], false)["metadata"]["labels"][label::VOLUME_NAME].clone();
+    assert_eq!(label("pv"), "pv");
+    assert_eq!(label(&"v".repeat(63)), "v".repeat(63));
+    assert_eq!(label(&"v".repeat(64)), Value::Null);
 }
 
 #[test]

@@ -157,7 +157,11 @@ async fn what_is_not_ours_is_left_alone() {
     let _controller = controller::shared(&tenant.here.client).await;
     tenant.class("other", json!({}), json!({"provisioner": "other.csi.test"})).await;
     tenant.claim("theirs", "other").await;
-    // A volume with a bucket that an administrator made, and `Delete`; nobody provisioned it.
+    // A volume populator has to provide this one's volume.
+    tenant.class("plain", json!({}), json!({})).await;
+    let source = json!({"apiGroup": "example.com", "kind": "Backup", "name": "b"});
+    tenant.claim_with("populated", "plain", json!({"dataSourceRef": source})).await;
+    // A volume with a bucket that an administrator made, and `Delete`; it was not provisioned.
     tenant.server.create_bucket("precious-bucket").unwrap();
     let volume = json!({
         "metadata": {"name": "precious"},
@@ -170,14 +174,16 @@ async fn what_is_not_ours_is_left_alone() {
     let volume: PersistentVolume = serde_json::from_value(volume).unwrap();
     tenant.volumes().create(&PostParams::default(), &volume).await.unwrap();
     // Not before it is released does anything threaten it.
-    eventually("nobody claims the volume any more", LIMIT, || async {
+    eventually("the volume is released", LIMIT, || async {
         let status = tenant.volumes().get("precious").await.unwrap().status.unwrap_or_default();
         let over = matches!(status.phase.as_deref(), Some("Released" | "Failed"));
         Seen::some(over.then_some(()), format!("{status:?}"))
     })
     .await;
-    tenant.stays_unbound("theirs").await;
-    assert!(tenant.events("theirs").await.iter().all(|line| !line.starts_with("Provisioning:")));
+    for claim in ["theirs", "populated"] {
+        tenant.stays_unbound(claim).await;
+        assert!(tenant.events(claim).await.iter().all(|line| !line.starts_with("Provisioning")));
+    }
     assert!(tenant.has_bucket("precious-bucket"));
     assert_eq!(tenant.volumes().get("precious").await.unwrap().finalizers(), ["kubernetes.io/pv-protection"]);
 }

@@ -71,9 +71,15 @@ pub(crate) struct SlimClaimSpec {
     pub(crate) volume_mode: Option<String>,
     pub(crate) resources: SlimResources,
     pub(crate) selector: Option<serde::de::IgnoredAny>,
-    pub(crate) data_source: Option<serde::de::IgnoredAny>,
-    pub(crate) data_source_ref: Option<serde::de::IgnoredAny>,
+    pub(crate) data_source: Option<SlimSource>,
+    pub(crate) data_source_ref: Option<SlimSource>,
     pub(crate) volume_attributes_class_name: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct SlimSource {
+    pub(crate) api_group: Option<String>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

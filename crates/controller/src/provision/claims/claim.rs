@@ -10,7 +10,7 @@ use service::events::object;
 use thiserror::Error;
 
 use crate::provision::volume_id::VolumeId;
-use crate::slim::SlimClaim;
+use crate::slim::{SlimClaim, SlimSource};
 
 /// Set by the PV controller when a claim waits for a provisioner; the second one before Kubernetes 1.23.
 const PROVISIONER: [&str; 2] =
@@ -45,6 +45,8 @@ pub struct Claim {
     pub storage: String,
     pub bound_to: Option<String>,
     pub terminating: bool,
+    /// A volume populator has a claim of its own provisioned, fills the volume, and then binds it to this claim.
+    has_populator: bool,
     unsupported: Option<Unsupported>,
 }
 
@@ -91,7 +93,8 @@ impl Claim {
             return None;
         }
         let spec = &claim.spec;
-        let unsupported = if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        let sources = || spec.data_source.iter().chain(&spec.data_source_ref);
+        let unsupported = if sources().any(is_for_provisioner) {
             Some(Unsupported::Source)
         } else if spec.volume_mode.as_deref() == Some("Block") {
             Some(Unsupported::Block)
@@ -120,6 +123,7 @@ impl Claim {
             storage: spec.resources.requests.storage.clone().unwrap_or_default(),
             bound_to: spec.volume_name.clone().filter(|name| !name.is_empty()),
             terminating: claim.metadata.deletion_timestamp.is_some(),
+            has_populator: !sources().all(is_for_provisioner),
             unsupported,
         })
     }
@@ -128,6 +132,7 @@ impl Claim {
         match (self.terminating || self.bound_to.is_some(), self.has_finalizer(), self.unsupported) {
             (true, true, _) => Need::CleanUp,
             (true, false, _) => Need::Nothing,
+            (false, ..) if self.has_populator => Need::Nothing,
             (false, _, Some(unsupported)) => Need::Refuse(unsupported),
             (false, _, None) => Need::Provision,
         }
@@ -160,6 +165,11 @@ impl Claim {
         let id = VolumeId::parse(&started.volume).filter(|id| matches!(id, VolumeId::Bucket(_)))?;
         (self.has_finalizer() && id.is_derived_from(&self.volume_name())).then_some(id)
     }
+}
+
+/// A claim or a snapshot; every other source is for a volume populator, as csi-provisioner has it.
+fn is_for_provisioner(source: &SlimSource) -> bool {
+    matches!(source.api_group.as_deref(), None | Some("" | "snapshot.storage.k8s.io"))
 }
 
 #[cfg(test)]
@@ -200,9 +210,10 @@ mod tests {
 
     #[test]
     fn unsupported_claims_are_refused() {
+        let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "s"});
         for (field, value, refusal) in [
-            ("dataSource", json!({"kind": "VolumeSnapshot", "name": "s"}), Unsupported::Source),
-            ("dataSourceRef", json!({"kind": "Any", "name": "s"}), Unsupported::Source),
+            ("dataSource", json!({"kind": "PersistentVolumeClaim", "name": "c"}), Unsupported::Source),
+            ("dataSourceRef", snapshot, Unsupported::Source),
             ("volumeMode", json!("Block"), Unsupported::Block),
             ("selector", json!({"matchLabels": {"a": "b"}}), Unsupported::Selector),
             ("volumeAttributesClassName", json!("fast"), Unsupported::AttributesClass),
@@ -219,6 +230,12 @@ mod tests {
             "{}",
             many.finalizers.len()
         );
+    }
+
+    #[test]
+    fn a_claim_with_a_populator_is_left_to_it() {
+        let source = json!({"apiGroup": "example.com", "kind": "Backup", "name": "b"});
+        assert_eq!(need(|claim| claim["spec"]["dataSourceRef"] = source), Need::Nothing);
     }
 
     #[test]
@@ -256,7 +273,7 @@ mod tests {
         assert_eq!(with(&begun(&own.to_string())), Some(own));
         assert_eq!(with(&begun(&VolumeId::bucket("pvc-2", None).to_string())), None);
         assert_eq!(with(&begun("my-bucket")), None);
-        // Whoever writes a claim knows its UID, and so the first part of such an id.
+        // The author of a claim knows its UID, and so the first part of such an id.
         let prefix = Prefix::parse("theirs").unwrap();
         let theirs = VolumeId::prefix("pvc-1", DeletionPolicy::DeleteObjects, "others-bucket", prefix);
         assert!(theirs.is_derived_from("pvc-1"));

@@ -167,7 +167,7 @@ async fn equal_workloads_share_and_different_ones_do_not() {
     let (fourth, _) = stage.attached(&other_node).await;
     assert_eq!(fourth.spec.node_name, elsewhere);
 
-    // Edited options make a key of their own, and move nobody who is attached already.
+    // Edited options make a key of their own, and workloads that are attached already stay where they are.
     let volumes = stage.all::<k8s_openapi::api::core::v1::PersistentVolume>();
     let edit = Patch::Merge(json!({"spec": {"mountOptions": ["uid=7"]}}));
     volumes.patch(&stage.volume_name("data"), &PatchParams::default(), &edit).await.unwrap();

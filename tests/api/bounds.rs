@@ -65,8 +65,8 @@ async fn what_a_volume_does_not_bound_the_chart_does() {
     assert!(note.contains(&format!("gets {cache_limit}: set `cacheEmptyDirSizeLimit`")), "{note}");
     // Those before it were looked at before it.
     for name in ["own", "option"] {
-        let told = stage.reasons(name).await;
-        assert!(!told.contains(&"CacheSizeLimited".to_owned()), "{name}: {told:?}");
+        let reasons = stage.reasons(name).await;
+        assert!(!reasons.contains(&"CacheSizeLimited".to_owned()), "{name}: {reasons:?}");
     }
     drop(controller);
 }

@@ -1,4 +1,4 @@
-//! Whatever a user can cause, the user is told, in words, on the pod that waits.
+//! Every mistake a user can make is explained by an Event on the pod that waits.
 
 use contract::attachment::MountpointS3PodAttachment;
 use k8s_openapi::api::core::v1::PersistentVolume;

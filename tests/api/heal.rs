@@ -1,4 +1,4 @@
-//! What the reference cannot: Mountpoint Pods that fail are replaced, and what nobody needs is cleaned.
+//! Mountpoint Pods that fail are replaced, and what is no longer needed is deleted, neither of which the reference does.
 
 use std::time::Duration;
 

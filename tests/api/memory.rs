@@ -1,4 +1,4 @@
-//! Whoever may write claims and pods cannot take the controller's memory.
+//! Claims and pods of any size do not exhaust the controller's memory.
 
 use contract::names::DRIVER;
 use contract::quantity::Quantity;

@@ -116,8 +116,8 @@ async fn a_mountpoint_pod_that_cannot_start_is_quoted() {
     stage.report_mountpoint(&pod.name_any(), status).await;
     let refused = node.csi.publish(request).await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    let told = format!("{} cannot start: ImagePullBackOff: no such image: mounter:9", pod.name_any());
-    assert!(refused.message().contains(&told), "{refused}");
+    let reason = format!("{} cannot start: ImagePullBackOff: no such image: mounter:9", pod.name_any());
+    assert!(refused.message().contains(&reason), "{refused}");
 }
 
 /// The right to write attachments must not be enough to have descriptors and keys sent to any pod.

@@ -48,7 +48,7 @@ async fn what_would_hurt_is_denied() {
         ("delete", "", "persistentvolumeclaims", "default"),
         ("patch", "storage.k8s.io", "storageclasses", ""),
     ];
-    // The node, which is everywhere, only reads: whoever takes one over must not get the cluster.
+    // The node, which is everywhere, only reads: taking over one node must not give access to the cluster.
     let node = [
         ("list", "", "pods", "default"),
         ("delete", "", "pods", MOUNTPOINT_NAMESPACE),

@@ -4,7 +4,7 @@ use kube::{Api, Client, Config};
 use s3_csi_tests::Inside;
 use serde_json::json;
 
-/// The kubeconfig's server as nobody in particular.
+/// The kubeconfig's server, without any credentials.
 async fn impersonating(here: &Inside, user: &str) -> Client {
     let kubeconfig = kube::config::Kubeconfig::read_from(here.cluster.kubeconfig()).unwrap();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default())

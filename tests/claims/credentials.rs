@@ -25,7 +25,7 @@ async fn each_tenants_buckets_are_in_its_own_account() {
         let bucket = handle(&tenant.bound(name).await);
         let other = if name == "alice" { &bob } else { &tenant.server };
         assert!(account.buckets().unwrap().contains(&bucket), "{name} has {bucket}");
-        assert!(!other.buckets().unwrap().contains(&bucket), "nobody else has {bucket}");
+        assert!(!other.buckets().unwrap().contains(&bucket), "no other account has {bucket}");
     }
     // By template, from the claim's own namespace: there is no way to name another's.
     let templated = json!({
@@ -72,9 +72,9 @@ async fn each_mistake_has_its_own_words() {
     ] {
         tenant.class(secret, tenant.provisioner_secret(secret), json!({})).await;
         tenant.claim(secret, secret).await;
-        let told = tenant.has_event(secret, &["ProvisioningFailed:", words]).await;
+        let events = tenant.has_event(secret, &["ProvisioningFailed:", words]).await;
         for account in [ALICE, BOB] {
-            assert!(!told.contains(account.secret_key), "{told}");
+            assert!(!events.contains(account.secret_key), "{events}");
         }
         tenant.has_no_finalizer(secret).await;
     }
@@ -110,10 +110,10 @@ async fn a_region_that_the_server_does_not_accept_is_named() {
     tenant.has_event("far", &["ProvisioningFailed:", "does not accept region `eu-central-1`"]).await;
     tenant.claim("near", "home").await;
     let options = tenant.bound("near").await.spec.unwrap().mount_options;
-    assert_eq!(options, Some(vec!["region=us-east-1".to_owned()]), "the mount is told, too");
+    assert_eq!(options, Some(vec!["region=us-east-1".to_owned()]), "the mount uses the same region");
 }
 
-/// Whoever may write a claim can write our mark on it, and name any Secret of the cluster there.
+/// The author of a claim can set the driver's finalizer and annotation on it, and name any Secret of the cluster there.
 #[tokio::test]
 async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
     let (tenant, theirs) = (Tenant::set("forger", ALICE).await, Tenant::set("forged", BOB).await);
@@ -139,13 +139,13 @@ async fn a_forged_mark_has_no_secret_used_and_tells_nothing_of_it() {
         tenant.has_event(secret, &["BucketLeft:", &bucket]).await;
         assert!(theirs.has_bucket(&bucket), "Bob's keys were used");
         // Whether the controller saw the claim before it was deleted is a matter of timing, not of the Secret.
-        let told = tenant.events(secret).await.into_iter().filter(|line| !line.contains("no StorageClass"));
-        outcomes.insert(told.map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
+        let events = tenant.events(secret).await.into_iter().filter(|line| !line.contains("no StorageClass"));
+        outcomes.insert(events.map(|line| line.replace(&bucket, "B")).collect::<BTreeSet<_>>());
     }
-    assert_eq!(outcomes.len(), 1, "they can be told apart: {outcomes:?}");
-    let told = format!("{outcomes:?}");
+    assert_eq!(outcomes.len(), 1, "the outcomes differ: {outcomes:?}");
+    let events = format!("{outcomes:?}");
     for word in [theirs.here.namespace.as_str(), "Secret ", "access_key", "Signature"] {
-        assert!(!told.contains(word), "{word}: {told}");
+        assert!(!events.contains(word), "{word}: {events}");
     }
 }
 
@@ -166,10 +166,10 @@ async fn a_secret_that_the_controller_may_not_read_names_the_value_to_set() {
         tenant.claim("data", "class").await;
     }
     inside.bound("data").await;
-    let told = outside.has_event("data", &["ProvisioningFailed:", "`provisioning.secretNamespaces`"]).await;
+    let events = outside.has_event("data", &["ProvisioningFailed:", "`provisioning.secretNamespaces`"]).await;
     assert!(
-        told.contains(&format!("may not read Secret {namespace}/keys: add namespace `{namespace}`")),
-        "{told}"
+        events.contains(&format!("may not read Secret {namespace}/keys: add namespace `{namespace}`")),
+        "{events}"
     );
     assert!(outside.volumes_here().await.is_empty());
 }

@@ -1,4 +1,4 @@
-//! What outlives a volume whose policy is Delete, and how that is told; and a class that lets nothing outlive it.
+//! What outlives a volume whose policy is Delete, and how that is reported; and a class that leaves nothing behind.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,7 +53,7 @@ async fn a_namespace_deleted_at_once_leaves_a_bucket_that_is_named_and_no_volume
     tenant.volumes().patch(&volume, &PatchParams::default(), &Patch::Merge(long_ago)).await.unwrap();
     tenant.volume_gone(&volume).await;
     tenant.has_event(&volume, &["BucketLeft:", &bucket, "delete it manually"]).await;
-    assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"x", "nobody asked for its objects");
+    assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"x", "its objects are not to be deleted");
     let metrics = controller.as_ref().unwrap().metrics();
     assert!(metrics.contains("buckets_kept_total{reason=\"secret_missing\"}"), "{metrics}");
 }

@@ -53,12 +53,12 @@ async fn a_bucket_that_is_kept_is_told_on_its_volume() {
     });
     let volumes = Api::<PersistentVolume>::all(tenant.here.client.clone());
     volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
-    // Until the controller's watch has told it of the volume, there is nowhere to tell it.
-    eventually("it is told", LIMIT, || async {
+    // Until the controller's watch has reported the volume, there is no object for an Event.
+    eventually("the kept bucket is reported", LIMIT, || async {
         delete(&csi, &bucket).await.unwrap();
-        let told = tenant.events(&name).await;
-        let kept = told.iter().any(|line| line.starts_with("BucketKept: ") && line.contains(&bucket));
-        Seen::some(kept.then_some(()), told.join("\n"))
+        let events = tenant.events(&name).await;
+        let kept = events.iter().any(|line| line.starts_with("BucketKept: ") && line.contains(&bucket));
+        Seen::some(kept.then_some(()), events.join("\n"))
     })
     .await;
     assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"precious");
@@ -126,7 +126,7 @@ async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() 
     let secrets = Api::<Secret>::namespaced(tenant.here.client.clone(), &tenant.here.namespace);
     secrets.delete("keys", &DeleteParams::default()).await.unwrap();
     tenant.secret("keys", json!({})).await;
-    // Until the controller's watch has told it of the volume, an object keeps the bucket.
+    // Until the controller's watch has reported the volume, an object keeps the bucket.
     tenant.server.put(&bucket, "file", b"x").unwrap();
     let refused = eventually("it is refused", LIMIT, || async {
         Seen::some(delete(&csi, &bucket).await.err(), "it is answered with OK")

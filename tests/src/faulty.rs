@@ -14,7 +14,7 @@ pub enum Fault {
     Delay(Duration),
     /// The connection ends before the server sees anything.
     Cut,
-    /// The server does what it was asked, and nobody hears of it.
+    /// The server processes the request, and its answer is lost.
     DropAnswer,
     /// Another answer: before the server sees anything.
     Refuse(u16, &'static str),
@@ -106,7 +106,7 @@ fn answer(status: u16, page: &str) -> String {
     format!("HTTP/1.1 {status} Injected\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{page}", page.len())
 }
 
-/// A whole request, told to end the connection with its answer.
+/// A whole request that asks for the connection to be closed after the answer.
 fn request(client: &mut TcpStream) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

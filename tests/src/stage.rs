@@ -273,10 +273,11 @@ impl Stage {
     }
 
     pub async fn told_to_unmount(&self, mountpoint: &str) {
-        eventually(&format!("{mountpoint} is told to unmount"), REACTS_WITHIN, || async {
+        eventually(&format!("{mountpoint} is marked for unmounting"), REACTS_WITHIN, || async {
             let pod = self.mountpoint_pods().get(mountpoint).await.unwrap();
-            let told = pod.annotations().get(annotation::NEEDS_UNMOUNT).is_some_and(|value| value == "true");
-            Seen::some(told.then_some(()), format!("{:?}", pod.annotations()))
+            let marked =
+                pod.annotations().get(annotation::NEEDS_UNMOUNT).is_some_and(|value| value == "true");
+            Seen::some(marked.then_some(()), format!("{:?}", pod.annotations()))
         })
         .await;
     }

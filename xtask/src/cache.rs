@@ -112,7 +112,7 @@ mod tests {
         assert!(is_new());
         age();
         adopt();
-        assert!(!is_new(), "nobody else has been here since");
+        assert!(!is_new(), "it was not used by another checkout since");
         std::fs::write(target.path().join("checkout"), "/elsewhere").unwrap();
         adopt();
         assert!(is_new());

@@ -182,7 +182,7 @@ impl Scene {
         .await;
     }
 
-    /// A mounted bucket whose mount process dies: its owner is told. Returns the Mountpoint Pod and its name.
+    /// A mounted bucket whose mount process dies, which is reported. Returns the Mountpoint Pod and its name.
     async fn mourns(&self, csi: &Csi) -> (MountpointPod, String) {
         let (stage, bucket_name) = (&self.stage, self.stage.here.namespace.clone());
         bucket(ALICE, &bucket_name);
@@ -206,16 +206,16 @@ impl Scene {
         })
         .await;
         self.kill(&mut mounter, &pod.name_any()).await;
-        self.told("BucketMountLost", 1).await;
+        self.has_reported("BucketMountLost", 1).await;
         (mounter, pod.name_any())
     }
 
     async fn mourns_again(&self, csi: &Csi) {
         let (mounter, pod) = self.mourns(csi).await;
         let mut mounter = mounter.restart();
-        self.told("BucketMountRestored", 1).await;
+        self.has_reported("BucketMountRestored", 1).await;
         self.kill(&mut mounter, &pod).await;
-        self.told("BucketMountLost", 2).await;
+        self.has_reported("BucketMountLost", 2).await;
     }
 
     /// As when the node is short of memory; kubelet reports that something happened to the pod.
@@ -231,14 +231,14 @@ impl Scene {
         self.stage.mountpoint_pods().patch(pod, &PatchParams::default(), &restarted).await.unwrap();
     }
 
-    /// Waits until an Event of this reason has been told so often.
-    async fn told(&self, reason: &str, times: i32) {
+    /// Waits until an Event with this reason has been published so often.
+    async fn has_reported(&self, reason: &str, times: i32) {
         let events = Api::<Event>::namespaced(self.stage.here.client.clone(), &self.stage.here.namespace);
-        eventually(&format!("{reason} is told {times} times"), KUBELET_ASKS_FOR, || async {
+        eventually(&format!("{reason} is published {times} times"), KUBELET_ASKS_FOR, || async {
             let all = events.list(&ListParams::default()).await.unwrap().items;
             let found = all.iter().find(|event| event.reason.as_deref() == Some(reason));
-            let told = found.map(|event| event.series.as_ref().map_or(1, |series| series.count));
-            Seen::some((told >= Some(times)).then_some(()), format!("{told:?}\n{}", self.node.log()))
+            let count = found.map(|event| event.series.as_ref().map_or(1, |series| series.count));
+            Seen::some((count >= Some(times)).then_some(()), format!("{count:?}\n{}", self.node.log()))
         })
         .await;
     }

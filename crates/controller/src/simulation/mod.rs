@@ -224,7 +224,7 @@ impl Server {
             }
         }
         for pod in self.pods.keys() {
-            assert!(self.names(pod), "{pod} serves nobody: {self:#?}");
+            assert!(self.names(pod), "{pod} serves no workload: {self:#?}");
         }
     }
 }

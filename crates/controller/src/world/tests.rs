@@ -154,7 +154,7 @@ fn old_news_is_no_news() {
     assert_eq!(world.set_attachment(attachment(4, "", "mp-1", &["w"])), []);
     assert!(world.is_named("mp-2") && !world.is_named("mp-1"));
     let keys = world.set_attachment(attachment(6, "", "mp-3", &["w"]));
-    assert!(keys.contains(&Key::Pod("mp-2".into())), "nobody names it any more: {keys:?}");
+    assert!(keys.contains(&Key::Pod("mp-2".into())), "no attachment names it any more: {keys:?}");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn roles_are_asked_for_and_then_part_of_the_key() {
     let mut world = World::default();
     world.set_volume(volume("", "pod"));
     assert_eq!(world.set_workload(workload("w")), [Key::Role("w".into())]);
-    assert_eq!(world.all_keys(), [Key::Role("w".into())], "whoever begins to act later asks, too");
+    assert_eq!(world.all_keys(), [Key::Role("w".into())], "a later leader looks at it, too");
     let keys = world.set_role("w", "arn".into());
     let view = world.view(groups(&keys)[0]).unwrap();
     let identity = Identity::Pod { namespace: "ns".into(), service_account: "sa".into(), role: "arn".into() };

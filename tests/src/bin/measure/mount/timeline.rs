@@ -104,9 +104,9 @@ impl Timeline {
         Self { moments, containers, pods: Mutex::default(), client: here.client.clone() }
     }
 
-    async fn when(&self, what: What, whom: &str) -> Seconds {
-        eventually(&format!("{whom}: {what:?}"), LIMIT, || async {
-            let at = self.moments.lock().unwrap().get(&(what, whom.to_owned())).copied();
+    async fn when(&self, what: What, subject: &str) -> Seconds {
+        eventually(&format!("{subject}: {what:?}"), LIMIT, || async {
+            let at = self.moments.lock().unwrap().get(&(what, subject.to_owned())).copied();
             Seen::some(at, "not yet")
         })
         .await
@@ -229,8 +229,8 @@ fn lines(pod: &str) -> Vec<(Seconds, Value)> {
     texts.flat_map(|text| text.lines().filter_map(parse).collect::<Vec<_>>()).collect()
 }
 
-fn note(moments: &Moments, what: What, whom: String) {
-    moments.lock().unwrap().entry((what, whom)).or_insert_with(now);
+fn note(moments: &Moments, what: What, subject: String) {
+    moments.lock().unwrap().entry((what, subject)).or_insert_with(now);
 }
 
 fn follow_pods(api: Api<Pod>, moments: Moments) {

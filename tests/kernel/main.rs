@@ -9,6 +9,7 @@ mod ground;
 mod hand_over;
 mod layers;
 mod memory;
+mod names;
 mod network;
 mod node;
 mod permissions;

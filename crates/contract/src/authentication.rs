@@ -38,13 +38,13 @@ pub enum AuthenticationError {
 }
 
 impl AuthenticationSource {
+    pub const ALL: [Self; 3] = [Self::Driver, Self::Secret, Self::Pod];
+
     pub fn parse(text: &str) -> Option<Self> {
-        match text {
-            "" | "driver" => Some(Self::Driver),
-            "secret" => Some(Self::Secret),
-            "pod" => Some(Self::Pod),
-            _ => None,
+        if text.is_empty() {
+            return Some(Self::default());
         }
+        Self::ALL.into_iter().find(|source| source.as_str() == text)
     }
 
     /// What a volume asks for by its attribute `authenticationSource`; one that says nothing there and names a Secret asks
@@ -97,8 +97,7 @@ mod tests {
 
     #[test]
     fn sources_read_as_they_are_written() {
-        for source in [AuthenticationSource::Driver, AuthenticationSource::Secret, AuthenticationSource::Pod]
-        {
+        for source in AuthenticationSource::ALL {
             assert_eq!(AuthenticationSource::parse(source.as_str()), Some(source));
         }
     }

@@ -1,12 +1,10 @@
 //! Which mount options are valid together. The mount process reads them by the same table, so that a volume it would refuse is
 //! refused before anything is started.
 
-use strum::VariantArray as _;
 use thiserror::Error;
 
 use crate::arguments::Arguments;
-use crate::mount_option::TERMINAL_OPTIONS;
-pub use crate::mount_option::{IgnoredOption, MountOption, Value};
+pub use crate::mount_option::{IgnoredOption, MountOption, TERMINAL_OPTIONS, Value};
 pub use crate::s3::{REGIONS, is_region};
 
 use MountOption as Opt;
@@ -17,10 +15,10 @@ pub fn take_ignored(arguments: &mut Arguments) -> Vec<IgnoredOption> {
     for option in TERMINAL_OPTIONS {
         arguments.remove(option);
     }
-    IgnoredOption::VARIANTS.iter().copied().filter(|option| arguments.remove(option)).collect()
+    IgnoredOption::ALL.iter().copied().filter(|option| arguments.remove(option)).collect()
 }
 
-const EXCLUSIVE: &[(Opt, Opt)] = &[
+pub const EXCLUSIVE: &[(Opt, Opt)] = &[
     (Opt::AllowRoot, Opt::AllowOther),
     (Opt::PartSize, Opt::ReadPartSize),
     (Opt::PartSize, Opt::WritePartSize),
@@ -180,7 +178,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_spelling_gets_past_the_policy(
-            key in proptest::sample::select(IgnoredOption::VARIANTS),
+            key in proptest::sample::select(IgnoredOption::ALL),
             upper in proptest::collection::vec(any::<bool>(), 20),
             dashes in "-{0,3}",
             separator in "( {0,2}= {0,2}|[ \t]{1,3}|)",

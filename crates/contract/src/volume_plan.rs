@@ -8,8 +8,8 @@ use crate::authentication::SecretRef;
 use crate::options::{IgnoredOption, MountOption, take_ignored};
 use crate::volume::{Volume, VolumeError, attribute, place_cache};
 
-/// Environment variables that a volume may set.
-const ENVIRONMENT: &[&str] = &["HTTPS_PROXY", "NO_PROXY"];
+/// What a volume may set of the mount process's environment.
+const ENVIRONMENT: &[&str] = &[attribute::HTTPS_PROXY, attribute::NO_PROXY];
 /// Limits the attempts of the AWS client.
 const ATTEMPTS_VARIABLE: &str = "AWS_MAX_ATTEMPTS";
 /// Stands for the bucket while a class is checked, which has none yet.
@@ -58,11 +58,12 @@ impl VolumePlan {
 }
 
 fn parse_environment(attributes: &BTreeMap<String, String>) -> Result<BTreeMap<String, String>, VolumeError> {
-    let given =
-        attributes.iter().filter_map(|(key, value)| Some((key.strip_prefix(attribute::ENVIRONMENT)?, value)));
+    let given = attributes
+        .iter()
+        .filter_map(|(key, value)| Some((key, key.strip_prefix(attribute::ENVIRONMENT)?, value)));
     given
-        .map(|(name, value)| {
-            let is_allowed = ENVIRONMENT.contains(&name);
+        .map(|(key, name, value)| {
+            let is_allowed = ENVIRONMENT.contains(&key.as_str());
             is_allowed
                 .then(|| (name.to_owned(), value.clone()))
                 .ok_or_else(|| VolumeError::Environment(name.to_owned()))

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use clap::Parser;
 use contract::names::MOUNTPOINT_NAMESPACE;
 use contract::quantity::Quantity;
+use service::driver_identity::IdentityFlags;
 use service::logs::LogFlags;
 
 use crate::provision::s3::client::Addressing;
+use crate::provision::s3::proxy::ProxyFlags;
 use crate::resources::Bounds;
 
 /// Assigns workloads to Mountpoint Pods, and provisions buckets for claims.
@@ -45,8 +47,17 @@ pub struct Flags {
     pub mountpoint_priority_class_name: String,
 
     /// More labels for Mountpoint Pods, as a JSON object.
-    #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = labels)]
-    pub mountpoint_pod_labels: Labels,
+    #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = texts)]
+    pub mountpoint_pod_labels: Texts,
+
+    /// More annotations for Mountpoint Pods, as a JSON object.
+    #[arg(long, env = "MOUNTPOINT_POD_ANNOTATIONS", default_value = "{}", value_parser = texts)]
+    pub mountpoint_pod_annotations: Texts,
+
+    /// Whether the cluster is `OpenShift`, which assigns the users of pods and refuses pods that choose their own. `auto`
+    /// looks for its API group.
+    #[arg(long, env = "OPENSHIFT", value_enum, default_value = "auto")]
+    pub openshift: Detected,
 
     /// Requests and limits of Mountpoint Pods, as a JSON object, where their volume says nothing else. A cache comes on
     /// top of the limits.
@@ -81,6 +92,9 @@ pub struct Flags {
     #[arg(long, env = "S3_ADDRESSING", value_enum, default_value_t)]
     pub s3_addressing: Addressing,
 
+    #[command(flatten)]
+    pub s3_proxy: ProxyFlags,
+
     /// File of the authorities that the S3 endpoint's certificate may be of; the system's if absent.
     #[arg(long, env = "AWS_CA_BUNDLE")]
     pub ca_bundle: Option<PathBuf>,
@@ -89,6 +103,9 @@ pub struct Flags {
     /// Without it, `AWS_ACCESS_KEY_ID` and so on.
     #[arg(long, env = "CREDENTIALS_DIR")]
     pub credentials_dir: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub identity: IdentityFlags,
 
     /// Where probes and metrics are served.
     #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:8080")]
@@ -112,6 +129,24 @@ pub enum Provisioning {
     Off,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Detected {
+    Auto,
+    Yes,
+    No,
+}
+
+impl Detected {
+    /// `detected` is what a look at the cluster has found.
+    pub fn or(self, detected: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::Auto => detected(),
+            Self::Yes => true,
+            Self::No => false,
+        }
+    }
+}
+
 /// Nothing, if the text was empty.
 #[derive(Clone, Debug, Default)]
 pub struct Size(pub Option<Quantity>);
@@ -124,8 +159,9 @@ fn size(text: &str) -> Result<Size, String> {
     }
 }
 
+/// Labels or annotations.
 #[derive(Clone, Debug, Default)]
-pub struct Labels(pub BTreeMap<String, String>);
+pub struct Texts(pub BTreeMap<String, String>);
 
 fn filled(text: &str) -> Result<String, String> {
     if text.trim().is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
@@ -142,11 +178,9 @@ fn name(text: &str) -> Result<String, String> {
         .ok_or_else(|| "is not the name of a namespace: lower-case letters, digits and dashes".to_owned())
 }
 
-fn labels(text: &str) -> Result<Labels, String> {
+fn texts(text: &str) -> Result<Texts, String> {
     let text = if text.trim().is_empty() { "{}" } else { text };
-    serde_json::from_str(text)
-        .map(Labels)
-        .map_err(|error| format!("is not a JSON object of strings: {error}"))
+    serde_json::from_str(text).map(Texts).map_err(|error| format!("is not a JSON object of strings: {error}"))
 }
 
 #[cfg(test)]

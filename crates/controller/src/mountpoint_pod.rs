@@ -58,7 +58,7 @@ impl Blueprint {
             name: Some(name.to_owned()),
             namespace: Some(self.flags.mountpoint_namespace.clone()),
             labels: Some(self.labels(workload_uid, &key.volume_name)),
-            annotations: Some(annotations(attachment, key)),
+            annotations: Some(self.annotations(attachment, key)),
             ..ObjectMeta::default()
         };
         let container = Container {
@@ -169,18 +169,21 @@ impl Blueprint {
         }
         labels
     }
-}
 
-fn annotations(attachment: &str, key: &SharingKey) -> BTreeMap<String, String> {
-    let annotations = [
-        (annotation::ATTACHMENT, attachment),
-        (annotation::VOLUME_NAME, &key.volume_name),
-        (annotation::VOLUME_ID, &key.volume_id),
-        (annotation::AUTHENTICATION_SOURCE, key.identity.source().as_str()),
-        // Else the autoscaler would keep a node only for this pod.
-        ("cluster-autoscaler.kubernetes.io/daemonset-pod", "true"),
-    ];
-    annotations.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+    /// What the installation adds cannot replace what node and controller read.
+    fn annotations(&self, attachment: &str, key: &SharingKey) -> BTreeMap<String, String> {
+        let own = [
+            (annotation::ATTACHMENT, attachment),
+            (annotation::VOLUME_NAME, &key.volume_name),
+            (annotation::VOLUME_ID, &key.volume_id),
+            (annotation::AUTHENTICATION_SOURCE, key.identity.source().as_str()),
+            // Else the autoscaler would keep a node only for this pod.
+            ("cluster-autoscaler.kubernetes.io/daemonset-pod", "true"),
+        ];
+        let mut annotations = self.flags.mountpoint_pod_annotations.0.clone();
+        annotations.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        annotations
+    }
 }
 
 /// The scheduler puts it there, so that quotas and taints count; a node name in the spec would bypass them.

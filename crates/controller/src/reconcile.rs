@@ -211,7 +211,11 @@ impl Reconciler {
             }
             Ok(None) => (
                 Reason::ServiceAccountMissing,
-                format!("service account {account}, whose identity the volume asks for, does not exist"),
+                format!(
+                    "service account `{account}` in namespace `{}`, whose identity the volume asks for, does not \
+                     exist: create it",
+                    workload.namespace
+                ),
             ),
             Err(ReadError { is_forbidden: true, .. }) => (
                 Reason::PodIdentityDisabled,

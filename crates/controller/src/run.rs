@@ -29,6 +29,7 @@ use crate::mountpoint_pod::Blueprint;
 use crate::provision::claims::provisioner::Provisioner;
 use crate::provision::context::Context;
 use crate::provision::csi_service::ControllerService;
+use crate::provision::driver_credentials::DriverCredentials;
 use crate::provision::metrics::ProvisioningMetrics;
 use crate::provision::s3::client::S3Client;
 use crate::provision::s3::endpoint::{Endpoint, EndpointError};
@@ -92,7 +93,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         .map(|context| Provisioner::new(context, caches.claims.clone()));
 
     let groups = client.list_api_groups().await.map_err(|error| RunError::Discovery(Box::new(error)))?;
-    let openshift = groups.groups.iter().any(|group| group.name == "config.openshift.io");
+    let detected = || groups.groups.iter().any(|group| group.name == "config.openshift.io");
+    let openshift = flags.openshift.or(detected);
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let reconciler = Arc::new(Reconciler {
         reader: Reader::new(&client, &flags.mountpoint_namespace),
@@ -163,9 +165,11 @@ fn provisioning_context(
     }
     let endpoint = Endpoint::parse(&flags.endpoint_url, &flags.region)?;
     let calls = metrics.s3_calls.clone();
-    let s3 = S3Client::new(endpoint, flags.s3_addressing, flags.ca_bundle.as_deref(), calls);
-    let driver_keys = DriverKeys { folder: flags.credentials_dir.clone() };
-    Ok(Some(Arc::new(Context::new(client, s3, driver_keys, metrics.buckets_kept.clone()))))
+    let ca_bundle = flags.ca_bundle.as_deref();
+    let s3 = S3Client::new(endpoint, flags.s3_addressing, ca_bundle, &flags.s3_proxy, calls);
+    let keys = DriverKeys { folder: flags.credentials_dir.clone() };
+    let driver = DriverCredentials::new(keys, &flags.identity, s3.endpoint.default_region(), ca_bundle);
+    Ok(Some(Arc::new(Context::new(client, s3, driver, metrics.buckets_kept.clone()))))
 }
 
 /// Whether this controller is the leader or not: csi-provisioner elects its own.

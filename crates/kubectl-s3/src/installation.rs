@@ -15,6 +15,10 @@ pub const NODE_SERVICE: &str = "s3-csi-node";
 /// The volume of the driver's pods with its keys.
 const KEYS_VOLUME: &str = "credentials";
 
+/// Each of these variables names an identity that the driver uses if there are no keys.
+const IDENTITY: [&str; 3] =
+    ["AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_EC2_METADATA_SERVICE_ENDPOINT"];
+
 /// Which of the driver's two programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -33,6 +37,8 @@ pub struct Installation {
     pub authorities: Option<String>,
     /// The Secrets with the driver's keys: the node service's, and the controller's if it has others.
     pub keys: BTreeMap<SecretName, Renamed>,
+    /// Whether the node service can do without such keys.
+    pub has_identity: bool,
     /// (service account, role).
     pub accounts: Vec<(String, Role)>,
 }
@@ -67,6 +73,7 @@ impl Installation {
             provisions: variable(controller, "PROVISIONING").is_some_and(|value| value == "on"),
             authorities: variable(controller, "TLS_CA_CERT_CONFIGMAP"),
             keys: programs.clone().filter_map(|(spec, _)| keys(&namespace, spec)).collect(),
+            has_identity: IDENTITY.iter().any(|name| variable(node, name).is_some()),
             accounts: accounts.collect(),
             namespace,
         })

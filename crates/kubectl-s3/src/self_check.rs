@@ -14,6 +14,7 @@ use controller::provision::s3::client::{Addressing, S3Client};
 use controller::provision::s3::credentials::{Account, Credentials};
 use controller::provision::s3::endpoint::Endpoint;
 use controller::provision::s3::error::ErrorKind;
+use controller::provision::s3::proxy::ProxyFlags;
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -131,7 +132,15 @@ async fn ask(endpoint: Endpoint, buckets: &[String], authorities: Option<&Path>)
     let account = Account::new(Credentials::from(keys), None);
     let addressing = std::env::var("S3_ADDRESSING").ok();
     let addressing = addressing.and_then(|text| Addressing::from_str(&text, true).ok()).unwrap_or_default();
-    let server = S3Client::new(endpoint, addressing, authorities, S3Calls::default());
+    // Of the controller, or of the node service, which passes them on to mounts.
+    let set = |name: &str| {
+        ["S3_", "MOUNTPOINT_"]
+            .iter()
+            .find_map(|prefix| std::env::var(format!("{prefix}{name}")).ok())
+            .unwrap_or_default()
+    };
+    let proxy = ProxyFlags { https_proxy: set("HTTPS_PROXY"), no_proxy: set("NO_PROXY") };
+    let server = S3Client::new(endpoint, addressing, authorities, &proxy, S3Calls::default());
     let nobodys = [NOBODYS_BUCKET.to_owned()];
     let (buckets, judge): (&[String], fn(ErrorKind) -> Verdict) =
         if buckets.is_empty() { (&nobodys, Verdict::of_missing_bucket) } else { (buckets, Verdict::of) };

@@ -11,3 +11,5 @@ pub const SOCKET: &str = "mount.sock";
 pub const EXIT: &str = "mount.exit";
 /// The last failure in words, for people who look into the folder. The node gets it as a [`handover::MountReply`].
 pub const ERROR: &str = "mount.err";
+/// While the temporary keys of a mount are expired and cannot be renewed: why, for the node to report.
+pub const EXPIRED: &str = "credentials.err";

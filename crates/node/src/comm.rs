@@ -1,6 +1,7 @@
 //! The directory shared with a Mountpoint Pod, where its mounter listens for the hand-over.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,10 +13,12 @@ use rustix::io::Errno;
 use tokio::io::unix::AsyncFd;
 
 use crate::mounts::NextChange;
-use crate::safe_path::Root;
+use crate::safe_path::{Root, open_beneath};
 
 /// Safety net for a mounter that starts to listen after its socket file appeared, which no event reports.
 const RECHECK_EVERY: Duration = Duration::from_secs(1);
+/// In bytes. An Event has room for 1,024.
+const LONGEST_REASON: u64 = 800;
 
 pub fn open(kubelet: &Root, pod_uid: &str) -> io::Result<OwnedFd> {
     kubelet.open_directory(&path(kubelet, pod_uid))
@@ -77,6 +80,15 @@ fn watch_nearest(kubelet: &Root, folder: &Path) -> io::Result<(AsyncFd<OwnedFd>,
 fn next_exists(watched: &Path, folder: &Path) -> bool {
     let next = folder.strip_prefix(watched).ok().and_then(|rest| rest.iter().next());
     next.is_some_and(|name| watched.join(name).exists())
+}
+
+/// Why the temporary keys of the mount have expired, if they have, as the mount process reports it. The pod can put anything
+/// there.
+pub fn expired_keys(comm: &OwnedFd) -> Option<String> {
+    let file = open_beneath(comm, Path::new(mounter::EXPIRED), OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+    let mut reason = Vec::new();
+    File::from(file).take(LONGEST_REASON).read_to_end(&mut reason).ok()?;
+    Some(String::from_utf8_lossy(&reason).replace(|c: char| c.is_control(), " "))
 }
 
 /// Makes the mounter take the end of its mount for a wanted one.

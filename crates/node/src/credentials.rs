@@ -8,9 +8,11 @@ use std::path::Path;
 use contract::authentication::AuthenticationSource;
 use mounter::credentials::Credentials;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
+use service::driver_identity::DriverIdentity;
 use service::keys::{DriverKeys, Keys, KeysError};
 use thiserror::Error;
 
+use crate::identity::IdentityError;
 use crate::safe_path::open_beneath;
 
 const FOLDER: &str = "credentials";
@@ -19,16 +21,14 @@ const PROFILE: &str = "s3-csi";
 #[derive(Debug, Error)]
 pub enum CredentialsError {
     #[error(
-        "the driver has no static credentials: set access_key_id and secret_access_key in the driver's Secret, or use \
-         `authenticationSource: secret`"
+        "the driver has no credentials: set access_key_id and secret_access_key in the driver's Secret, give its service \
+         account a role, or use `authenticationSource: secret`"
     )]
     NoDriverKeys,
     #[error(transparent)]
     Secret(#[from] KeysError),
-    #[error(
-        "`authenticationSource: pod` is not supported: use `driver`, or `secret` with a nodePublishSecretRef"
-    )]
-    PodIdentity,
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
     #[error("cannot write the credentials: {0}")]
     Write(#[source] io::Error),
 }
@@ -41,25 +41,39 @@ pub struct MountCredentials {
     pub source: AuthenticationSource,
 }
 
-/// The keys to mount a volume with, and their source. `requested` is what the kubelet's request shows, in which an empty
+/// What a mount gets.
+#[derive(Debug)]
+pub enum Choice {
+    Keys(Keys),
+    /// The workload's identity, which the mount process exchanges for keys.
+    Workload,
+    /// The driver's, likewise.
+    Driver(DriverIdentity),
+}
+
+/// What to mount a volume with, and whose it is. `requested` is what the kubelet's request shows, in which an empty
 /// Secret looks like no Secret; `recorded` is what the controller read in the volume.
 pub fn choose(
     requested: AuthenticationSource,
     recorded: Option<AuthenticationSource>,
     secret_keys: &Result<Keys, KeysError>,
-    driver: &DriverKeys,
-) -> Result<(Keys, AuthenticationSource), CredentialsError> {
+    driver: (&DriverKeys, Option<&DriverIdentity>),
+) -> Result<(Choice, AuthenticationSource), CredentialsError> {
     let source = match recorded {
         // Emptying the Secret must not give the workload the driver's keys instead.
         Some(AuthenticationSource::Secret) => AuthenticationSource::Secret,
         _ => requested,
     };
-    let keys = match source {
-        AuthenticationSource::Secret => secret_keys.clone()?,
-        AuthenticationSource::Driver => driver.find().ok_or(CredentialsError::NoDriverKeys)?,
-        AuthenticationSource::Pod => return Err(CredentialsError::PodIdentity),
+    let choice = match source {
+        AuthenticationSource::Secret => Choice::Keys(secret_keys.clone()?),
+        AuthenticationSource::Driver => match (driver.0.find(), driver.1) {
+            (Some(keys), _) => Choice::Keys(keys),
+            (None, Some(identity)) => Choice::Driver(identity.clone()),
+            (None, None) => return Err(CredentialsError::NoDriverKeys),
+        },
+        AuthenticationSource::Pod => Choice::Workload,
     };
-    Ok((keys, source))
+    Ok((choice, source))
 }
 
 /// The content of a shared credentials file.
@@ -88,6 +102,20 @@ pub fn write_static_keys(
     keys: &Keys,
 ) -> Result<bool, CredentialsError> {
     write(comm, mountpoint_pod, render(keys).as_bytes()).map_err(CredentialsError::Write)
+}
+
+/// Where [`write_token`] writes the token, relative to the shared directory.
+pub fn token_file(mountpoint_pod: &str) -> String {
+    format!("{FOLDER}/{}", token(mountpoint_pod))
+}
+
+/// The same for a token of the workload.
+pub fn write_token(comm: &OwnedFd, mountpoint_pod: &str, content: &str) -> Result<bool, CredentialsError> {
+    write(comm, &token(mountpoint_pod), content.as_bytes()).map_err(CredentialsError::Write)
+}
+
+fn token(mountpoint_pod: &str) -> String {
+    format!("{mountpoint_pod}.token")
 }
 
 fn write(comm: &OwnedFd, name: &str, content: &[u8]) -> io::Result<bool> {
@@ -127,7 +155,7 @@ fn read(folder: &OwnedFd, name: &str, expected: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Removes what [`write_static_keys`] wrote, if it is there.
+/// Removes what [`write_static_keys`] and [`write_token`] wrote, if it is there.
 pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
     let gone = |outcome: rustix::io::Result<()>| match outcome {
         Err(error) if error != rustix::io::Errno::NOENT => Err(io::Error::from(error)),
@@ -137,8 +165,9 @@ pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         folder => folder?,
     };
-    for name in [mountpoint_pod, &draft(mountpoint_pod)] {
+    for name in [mountpoint_pod, &token(mountpoint_pod)] {
         gone(unlinkat(&folder, name, AtFlags::empty()))?;
+        gone(unlinkat(&folder, draft(name), AtFlags::empty()))?;
     }
     gone(unlinkat(comm, FOLDER, AtFlags::REMOVEDIR))
 }
@@ -153,6 +182,8 @@ mod tests {
     fn secret(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
+
+    const INSTANCE: DriverIdentity = DriverIdentity::InstanceProfile { url: String::new() };
 
     /// From the volume through controller and kubelet to the keys.
     #[test]
@@ -169,13 +200,17 @@ mod tests {
             let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
             let asked = AuthenticationSource::asked(attribute, seen).map_err(|error| error.to_string())?;
             let keys = Keys::of_secret(&sent, "the Secret of nodePublishSecretRef");
-            let chosen = choose(asked, Some(recorded), &keys, &driver).map_err(|error| error.to_string())?;
-            Ok::<_, String>(chosen.0.access_key_id)
+            let chosen = choose(asked, Some(recorded), &keys, (&driver, Some(&INSTANCE)));
+            Ok::<_, String>(match chosen.map_err(|error| error.to_string())?.0 {
+                Choice::Keys(keys) => keys.access_key_id,
+                Choice::Workload => "TOKEN".to_owned(),
+                Choice::Driver(_) => "INSTANCE".to_owned(),
+            })
         };
         let both = [("access_key_id", "OWN"), ("secret_access_key", "o")];
         let blank = [("access_key_id", ""), ("secret_access_key", "")];
         let other = [("password", "x")];
-        let (own, drivers, refused) = (Some("OWN"), Some("DRIVER"), None);
+        let (own, drivers, token, refused) = (Some("OWN"), Some("DRIVER"), Some("TOKEN"), None);
         for (attribute, data, expected) in [
             ("", None, drivers),
             ("", Some(&both[..]), own),
@@ -194,8 +229,8 @@ mod tests {
             ("driver", Some(&both), drivers),
             ("driver", Some(&[]), drivers),
             ("driver", Some(&both[..1]), drivers),
-            ("pod", None, refused),
-            ("pod", Some(&both), refused),
+            ("pod", None, token),
+            ("pod", Some(&both), token),
         ] {
             let found = whose(attribute, data);
             assert_eq!(found.as_deref().ok(), expected, "{attribute:?} {data:?}: {found:?}");
@@ -211,11 +246,14 @@ mod tests {
         let nothing = DriverKeys { folder: Some("/nowhere".into()) };
         let own = secret(&[("access_key_id", "OWN"), ("secret_access_key", "o")]);
         let own = Keys::of_secret(&own, "the Secret of nodePublishSecretRef");
-        let chosen = |asked, recorded| choose(asked, recorded, &own, &nothing).map(|(_, source)| source);
+        let chosen =
+            |asked, recorded| choose(asked, recorded, &own, (&nothing, None)).map(|(_, source)| source);
         let (driver, secret) = (AuthenticationSource::Driver, AuthenticationSource::Secret);
         assert_eq!(chosen(secret, None).unwrap(), secret);
         assert_eq!(chosen(driver, Some(secret)).unwrap(), secret);
         assert!(matches!(chosen(driver, None), Err(CredentialsError::NoDriverKeys)));
+        let (choice, _) = choose(driver, None, &own, (&nothing, Some(&INSTANCE))).unwrap();
+        assert!(matches!(choice, Choice::Driver(_)), "without static keys, the driver's identity");
     }
 
     #[test]
@@ -233,6 +271,12 @@ mod tests {
         let text = "[s3-csi]\naws_access_key_id=A\naws_secret_access_key=B\naws_session_token=C\n";
         assert_eq!(fs::read_to_string(&file).unwrap(), text);
         assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o640);
+        assert!(write_token(&folder, "mp-1", "one").unwrap() && write_token(&folder, "mp-1", "two").unwrap());
+        let token = comm.path().join(token_file("mp-1"));
+        assert_eq!(
+            (fs::read_to_string(&token).unwrap().as_str(), fs::metadata(&token).unwrap().mode() & 0o777),
+            ("two", 0o640)
+        );
         fs::write(comm.path().join("credentials/.mp-1"), "left by a killed process").unwrap();
         remove(&folder, "mp-1").unwrap();
         remove(&folder, "mp-1").unwrap();

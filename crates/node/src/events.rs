@@ -1,6 +1,6 @@
 //! Kubernetes Events on the workload about the state of its mount.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use kube::runtime::events::EventType;
@@ -15,7 +15,7 @@ pub(crate) const VISIBILITY: &str = "running containers see the new mount at onc
     `mountPropagation: HostToContainer`, otherwise after a restart";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum State<'a> {
     /// The mount process runs but does not answer.
     Unresponsive,
     /// The mount process is gone.
@@ -24,17 +24,23 @@ enum State {
     Responsive,
     /// Remounted after `Lost`.
     Restored,
+    /// The temporary keys have expired.
+    Expired(&'a str),
+    /// New keys after `Expired`.
+    Renewed,
 }
 
 pub struct MountEvents {
     events: Events,
     /// The last failure reported for each target, so that publish and heal report it once between them.
-    failures: Mutex<HashMap<PathBuf, State>>,
+    failures: Mutex<HashMap<PathBuf, State<'static>>>,
+    /// Targets whose expired keys were reported.
+    expired: Mutex<HashSet<PathBuf>>,
 }
 
 impl MountEvents {
     pub fn new(events: Events) -> Self {
-        Self { events, failures: Mutex::default() }
+        Self { events, failures: Mutex::default(), expired: Mutex::default() }
     }
 
     pub fn unresponsive(&self, request: &PublishRequest) {
@@ -47,7 +53,7 @@ impl MountEvents {
         self.failed(request, State::Lost);
     }
 
-    fn failed(&self, request: &PublishRequest, state: State) {
+    fn failed(&self, request: &PublishRequest, state: State<'static>) {
         let before = self.failures.lock().insert(request.target.clone(), state);
         if before != Some(state) {
             self.record(request, state);
@@ -63,18 +69,30 @@ impl MountEvents {
         }
     }
 
-    pub fn forget(&self, target: &Path) {
-        self.failures.lock().remove(target);
+    /// Reports once that the keys of a mount have expired, and once that they were renewed.
+    pub fn keys(&self, request: &PublishRequest, expired: Option<&str>) {
+        let changed = match expired {
+            Some(why) => self.expired.lock().insert(request.target.clone()).then_some(State::Expired(why)),
+            None => self.expired.lock().remove(&request.target).then_some(State::Renewed),
+        };
+        if let Some(state) = changed {
+            self.record(request, state);
+        }
     }
 
-    fn record(&self, request: &PublishRequest, state: State) {
+    pub fn forget(&self, target: &Path) {
+        self.failures.lock().remove(target);
+        self.expired.lock().remove(target);
+    }
+
+    fn record(&self, request: &PublishRequest, state: State<'_>) {
         let PublishRequest { volume_id, pod_uid, pod_name, pod_namespace, .. } = request;
         tracing::info!(volume_id, pod_uid, ?state, "mount state changed");
         self.events.publish(events::pod(pod_namespace, pod_name, Some(pod_uid)), notice(volume_id, state));
     }
 }
 
-fn notice(volume_id: &str, state: State) -> Notice {
+fn notice(volume_id: &str, state: State<'_>) -> Notice {
     let (type_, reason, note) = match state {
         State::Unresponsive => (
             EventType::Warning,
@@ -99,6 +117,16 @@ fn notice(volume_id: &str, state: State) -> Notice {
             EventType::Normal,
             "BucketMountRestored",
             format!("volume `{volume_id}` is mounted again; {VISIBILITY}"),
+        ),
+        State::Expired(why) => (
+            EventType::Warning,
+            "BucketCredentialsExpired",
+            format!("I/O on volume `{volume_id}` fails: {why}"),
+        ),
+        State::Renewed => (
+            EventType::Normal,
+            "BucketCredentialsRenewed",
+            format!("volume `{volume_id}` has valid credentials again"),
         ),
     };
     Notice { type_, reason, note, action: "Mount", secondary: None, repeat: Repeat::Always }

@@ -60,7 +60,8 @@ async fn observe(context: &Context) -> Vec<ObservedMount> {
         let source = table.0.iter().find(|mount| mount.device == device && mount.point.starts_with(&sources));
         let source = source.map(|mount| mount.point.clone());
         let liveness = context.liveness.check(source.as_ref().unwrap_or(&targets[0])).await;
-        ObservedMount { device, source, targets, liveness }
+        let expired_keys = source.as_ref().and_then(|source| context.expired_keys(source));
+        ObservedMount { device, source, targets, liveness, expired_keys }
     }))
     .await
 }
@@ -71,6 +72,11 @@ fn execute(context: &Arc<Context>, plan: Plan) {
     context.metrics.unresponsive.set(count(plan.unresponsive));
     for request in plan.report_unresponsive.iter().filter_map(|target| context.published.get(target)) {
         context.events.unresponsive(&request);
+    }
+    for (target, expired) in plan.keys {
+        if let Some(request) = context.published.get(&target) {
+            context.events.keys(&request, expired.as_deref());
+        }
     }
     for abort in plan.abort {
         let context = Arc::clone(context);

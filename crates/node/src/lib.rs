@@ -13,6 +13,7 @@ pub mod safe_path;
 // What the kubelet asks for, and what the cluster says.
 pub mod credentials;
 pub mod flags;
+pub mod identity;
 pub mod node_cache;
 pub mod request;
 pub mod target;

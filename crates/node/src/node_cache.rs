@@ -74,10 +74,26 @@ impl NodeCache {
 
     /// Name of the Mountpoint Pod that the workload is assigned to.
     pub fn assignment(&self, volume_name: &str, volume_id: &str, pod_uid: &str) -> Option<String> {
-        self.attachments.state().iter().find_map(|attachment| {
+        let attachment = self.attachment(volume_name, volume_id, pod_uid)?;
+        attachment.spec.mountpoint_pod_of(pod_uid).map(str::to_owned)
+    }
+
+    /// Role of the workload's service account, as the controller read it; empty if it has none.
+    pub fn role_arn(&self, volume_name: &str, volume_id: &str, pod_uid: &str) -> String {
+        let attachment = self.attachment(volume_name, volume_id, pod_uid);
+        attachment.map(|it| it.spec.workload_service_account_iam_role_arn.clone()).unwrap_or_default()
+    }
+
+    fn attachment(
+        &self,
+        volume_name: &str,
+        volume_id: &str,
+        pod_uid: &str,
+    ) -> Option<Arc<MountpointS3PodAttachment>> {
+        self.attachments.state().into_iter().find(|attachment| {
             let AttachmentSpec { persistent_volume_name, volume_id: id, .. } = &attachment.spec;
             let is_same_volume = persistent_volume_name == volume_name && id == volume_id;
-            attachment.spec.mountpoint_pod_of(pod_uid).filter(|_| is_same_volume).map(str::to_owned)
+            is_same_volume && attachment.spec.mountpoint_pod_of(pod_uid).is_some()
         })
     }
 

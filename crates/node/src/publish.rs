@@ -12,12 +12,14 @@ use std::time::Instant;
 
 use contract::mountpoint_pod::MountpointPod;
 use contract::options::MountOption;
+use contract::s3::{self, RegionSources};
 use mounter::credentials::Credentials;
 use mounter::deadlines;
 
 use crate::comm;
-use crate::context::Context;
-use crate::credentials::{self, CredentialsError, MountCredentials};
+use crate::context::{Context, Installation};
+use crate::credentials::{self, Choice, CredentialsError, MountCredentials};
+use crate::identity::{self, IdentityError, Workload};
 use crate::kernel;
 use crate::liveness::Liveness;
 use crate::metrics::Stage;
@@ -176,10 +178,30 @@ fn write_credentials(
     if request.arguments.has(MountOption::NoSignRequest) {
         return Ok(MountCredentials { credentials: Credentials::None, source: requested });
     }
-    let driver = &context.installation.driver_keys;
-    let (keys, source) = credentials::choose(requested, pod.authentication, &request.secret_keys, driver)?;
+    let Installation { driver_keys, driver_identity, .. } = &context.installation;
+    let driver = (driver_keys, driver_identity.as_ref());
+    let (choice, source) = credentials::choose(requested, pod.authentication, &request.secret_keys, driver)?;
     let comm = comm::open(&context.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
-    if credentials::write_static_keys(&comm, &pod.name, &keys)? {
+    let token_file = credentials::token_file(&pod.name);
+    let with_token = |(token, credentials): (Option<String>, Credentials)| {
+        let write = |token: String| credentials::write_token(&comm, &pod.name, &token);
+        token.map(write).transpose().map(|written| (written.unwrap_or_default(), credentials))
+    };
+    let (written, credentials) = match choice {
+        Choice::Keys(keys) => {
+            let written = credentials::write_static_keys(&comm, &pod.name, &keys)?;
+            (written, credentials::static_keys(&pod.name))
+        }
+        Choice::Workload => {
+            let exchange = workload_exchange(context, request, token_file);
+            with_token(exchange.map_err(CredentialsError::from)?)?
+        }
+        Choice::Driver(identity) => {
+            let exchange = identity::of_driver(&identity, token_file, &sts_endpoint(context, request));
+            with_token(exchange.map_err(CredentialsError::from)?)?
+        }
+    };
+    if written {
         context.metrics.credentials.inc();
         tracing::info!(
             volume_id = request.volume_id,
@@ -188,5 +210,34 @@ fn write_credentials(
             "credentials written"
         );
     }
-    Ok(MountCredentials { credentials: credentials::static_keys(&pod.name), source })
+    Ok(MountCredentials { credentials, source })
+}
+
+/// What the mount process does with the workload's identity, and the token for it.
+fn workload_exchange(
+    context: &Context,
+    request: &PublishRequest,
+    token_file: String,
+) -> Result<(Option<String>, Credentials), IdentityError> {
+    let PublishRequest { volume_name, volume_id, pod_uid, .. } = request;
+    let workload = Workload {
+        namespace: &request.pod_namespace,
+        service_account: &request.service_account,
+        tokens: &request.tokens,
+        role_arn: &context.cache.role_arn(volume_name, volume_id, pod_uid),
+        sts_endpoint: &sts_endpoint(context, request),
+        agent_url: context.installation.pod_identity_agent.as_deref(),
+    };
+    workload.exchange(token_file)
+}
+
+/// The installation's STS, or Amazon's: in the volume's `stsRegion`, else in the bucket's region, else in the driver's.
+fn sts_endpoint(context: &Context, request: &PublishRequest) -> String {
+    let Installation { region, sts_endpoint_url, .. } = &context.installation;
+    let regions = RegionSources {
+        volume: request.volume.sts_region.as_deref().or(request.arguments.value(MountOption::Region)),
+        driver: Some(region),
+        ..RegionSources::default()
+    };
+    sts_endpoint_url.clone().unwrap_or_else(|| s3::sts_endpoint(regions.effective()))
 }

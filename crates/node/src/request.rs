@@ -14,12 +14,14 @@ use service::csi::volume_capability::access_mode::Mode;
 use service::keys::{Keys, KeysError};
 use thiserror::Error;
 
+use crate::identity::{TOKENS, Tokens};
 use crate::target::{Target, TargetError};
 
 /// Keys by which the kubelet describes the workload (`podInfoOnMount`).
 const POD_UID: &str = "csi.storage.k8s.io/pod.uid";
 const POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 const POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
+const SERVICE_ACCOUNT: &str = "csi.storage.k8s.io/serviceAccount.name";
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 
 #[derive(Debug, Error)]
@@ -52,6 +54,7 @@ pub struct PublishRequest {
     pub pod_uid: String,
     pub pod_name: String,
     pub pod_namespace: String,
+    pub service_account: String,
     pub target: PathBuf,
     /// Whether this workload's target mount is read-only.
     pub read_only: bool,
@@ -65,6 +68,8 @@ pub struct PublishRequest {
     /// The keys in the Secret that `nodePublishSecretRef` names, or what is wrong with them. Not an error here, because
     /// a volume that uses the driver's keys does not need them.
     pub secret_keys: Result<Keys, KeysError>,
+    /// Of the workload's service account, if the `CSIDriver` requests them.
+    pub tokens: Tokens,
 }
 
 impl PublishRequest {
@@ -98,7 +103,9 @@ impl PublishRequest {
                 return Err(RequestError::AccessMode(mode.as_str_name().to_owned()));
             }
         };
-        let secrets: BTreeMap<String, String> = request.secrets.into_iter().collect();
+        let mut secrets: BTreeMap<String, String> = request.secrets.into_iter().collect();
+        // Sent for every volume, so it says nothing about a Secret.
+        let tokens = secrets.remove(TOKENS).or_else(|| context.get(TOKENS).cloned()).unwrap_or_default();
         let secret = if secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
         // The controller reports ignored options in a Warning event.
         let VolumePlan { volume, mut arguments, environment, ignored: _ } =
@@ -123,13 +130,13 @@ impl PublishRequest {
         if !arguments.has(MountOption::AllowOther) {
             arguments.set_if_absent(MountOption::AllowRoot, None);
         }
-        arguments.set_if_absent(MountOption::ForcePathStyle, None);
         Ok(Self {
             volume_id: request.volume_id,
             volume_name,
             pod_uid,
             pod_name: context.get(POD_NAME).cloned().unwrap_or_default(),
             pod_namespace: context.get(POD_NAMESPACE).cloned().unwrap_or_default(),
+            service_account: context.get(SERVICE_ACCOUNT).cloned().unwrap_or_default(),
             target,
             read_only: request.readonly,
             source_read_only,
@@ -138,6 +145,7 @@ impl PublishRequest {
             arguments,
             environment,
             secret_keys: Keys::of_secret(&secrets, "the Secret of nodePublishSecretRef"),
+            tokens: Tokens::parse(&tokens),
         })
     }
 }
@@ -145,6 +153,7 @@ impl PublishRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::authentication::AuthenticationSource;
     use service::csi::VolumeCapability;
     use service::csi::volume_capability::{AccessMode, BlockVolume, MountVolume};
 
@@ -177,12 +186,9 @@ mod tests {
 
     #[test]
     fn every_mount_gets_the_arguments_it_needs() {
-        assert_eq!(arguments(&[]), ["--allow-root", "--force-path-style"]);
-        assert_eq!(arguments(&["allow-other"]), ["--allow-other", "--force-path-style"]);
-        assert_eq!(
-            arguments(&["--endpoint-url http://evil", "prefix=a/"]),
-            ["--allow-root", "--force-path-style", "--prefix=a/"]
-        );
+        assert_eq!(arguments(&[]), ["--allow-root"]);
+        assert_eq!(arguments(&["allow-other"]), ["--allow-other"]);
+        assert_eq!(arguments(&["--endpoint-url http://evil", "prefix=a/"]), ["--allow-root", "--prefix=a/"]);
     }
 
     #[test]
@@ -193,7 +199,7 @@ mod tests {
         mount.volume_mount_group = "2000".into();
         assert_eq!(
             parse(with_group).unwrap().arguments.render(),
-            ["--allow-other", "--dir-mode=770", "--file-mode=640", "--force-path-style", "--gid=2000"]
+            ["--allow-other", "--dir-mode=770", "--file-mode=640", "--gid=2000"]
         );
     }
 
@@ -214,6 +220,26 @@ mod tests {
         mine.readonly = true;
         let publish = parse(mine).unwrap();
         assert_eq!((publish.source_read_only, publish.read_only), (false, true));
+    }
+
+    /// The kubelet then sends secrets for every volume, with a Secret or without.
+    #[test]
+    fn tokens_are_no_secret_of_the_volume() {
+        const SENT: &str = r#"{"sts.amazonaws.com": {"token": "secret.jwt"}}"#;
+        let in_context = |request: &mut NodePublishVolumeRequest| {
+            request.volume_context.insert(TOKENS.into(), SENT.into());
+        };
+        let in_secrets = |request: &mut NodePublishVolumeRequest| {
+            request.secrets.insert(TOKENS.into(), SENT.into());
+        };
+        for put in [&in_context as &dyn Fn(&mut NodePublishVolumeRequest), &in_secrets] {
+            let mut with_tokens = request(&[], Mode::MultiNodeMultiWriter);
+            put(&mut with_tokens);
+            let publish = parse(with_tokens).unwrap();
+            assert_eq!(publish.tokens, Tokens::parse(SENT));
+            assert_eq!(publish.volume.authentication, AuthenticationSource::Driver);
+            assert!(!format!("{publish:?}").contains("jwt"));
+        }
     }
 
     #[test]

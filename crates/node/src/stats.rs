@@ -3,6 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use contract::names::sources_on_node;
 use service::csi::volume_usage::Unit;
 use service::csi::{NodeGetVolumeStatsResponse, VolumeCondition, VolumeUsage};
 use thiserror::Error;
@@ -52,11 +53,15 @@ pub async fn stats(
     if !context.kubelet.contains(path) {
         return Err(StatsError::NotOnThisNode(path.to_owned()));
     }
-    let buckets = context.mounts.table()?.at(path).filter(|mount| mount.bucket).count();
+    let table = context.mounts.table()?;
+    let buckets = table.at(path).filter(|mount| mount.bucket).count();
     if buckets == 0 {
         return Err(StatsError::NotMounted(path.to_owned()));
     }
-    let (abnormal, message) = condition(&context.liveness.check(path).await, buckets > 1);
+    let sources = sources_on_node(context.kubelet.path());
+    let source = table.copies(path).find(|mount| mount.point.starts_with(&sources));
+    let expired = source.and_then(|source| context.expired_keys(&source.point));
+    let (abnormal, message) = condition(&context.liveness.check(path).await, buckets > 1, expired);
     // A bucket has no known size or limit, so no figures are given.
     let usage = VolumeUsage { unit: Unit::Bytes.into(), ..VolumeUsage::default() };
     Ok(NodeGetVolumeStatsResponse {
@@ -65,16 +70,17 @@ pub async fn stats(
     })
 }
 
-fn condition(liveness: &Liveness, remounted: bool) -> (bool, String) {
-    match liveness {
-        Liveness::Alive if remounted => (false, format!("the volume was remounted; {VISIBILITY}")),
-        Liveness::Alive => (false, "the volume is mounted".to_owned()),
-        Liveness::NotMounted => (true, "the volume is being unmounted".to_owned()),
-        Liveness::Dead(error) => (
+fn condition(liveness: &Liveness, remounted: bool, expired_keys: Option<String>) -> (bool, String) {
+    match (liveness, expired_keys) {
+        (Liveness::Alive, Some(why)) => (true, why),
+        (Liveness::Alive, None) if remounted => (false, format!("the volume was remounted; {VISIBILITY}")),
+        (Liveness::Alive, None) => (false, "the volume is mounted".to_owned()),
+        (Liveness::NotMounted, _) => (true, "the volume is being unmounted".to_owned()),
+        (Liveness::Dead(error), _) => (
             true,
             format!("the mount process died ({error}) and the volume is being remounted; {VISIBILITY}"),
         ),
-        Liveness::Unresponsive => (
+        (Liveness::Unresponsive, _) => (
             true,
             format!(
                 "the mount process is not responding; it will be replaced if it does not answer for {} s",

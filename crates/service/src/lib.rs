@@ -2,6 +2,7 @@
 
 pub mod backoff;
 mod cut;
+pub mod driver_identity;
 pub mod events;
 pub mod follow;
 mod header_block;

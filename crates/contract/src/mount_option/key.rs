@@ -38,6 +38,7 @@ pub enum MountOption {
     ReadOnly,
     AllowDelete,
     AllowOverwrite,
+    IgnoreAttributeChanges,
     AllowRoot,
     AllowOther,
     Uid,
@@ -92,6 +93,7 @@ impl MountOption {
             | Self::ReadOnly
             | Self::AllowDelete
             | Self::AllowOverwrite
+            | Self::IgnoreAttributeChanges
             | Self::AllowRoot
             | Self::AllowOther
             | Self::Debug
@@ -145,6 +147,10 @@ pub enum IgnoredOption {
     Kernel,
 }
 
+impl IgnoredOption {
+    pub const ALL: &[Self] = Self::VARIANTS;
+}
+
 /// Options for interactive use of `mount-s3`. They have no meaning in a Mountpoint Pod and are ignored without an event,
 /// as they always were.
-pub(crate) const TERMINAL_OPTIONS: &[&str] = &["foreground", "f", "help", "h", "version", "v"];
+pub const TERMINAL_OPTIONS: &[&str] = &["foreground", "f", "help", "h", "version", "v"];

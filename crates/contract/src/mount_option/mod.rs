@@ -3,6 +3,5 @@
 mod key;
 mod value;
 
-pub(crate) use key::TERMINAL_OPTIONS;
-pub use key::{IgnoredOption, MountOption};
+pub use key::{IgnoredOption, MountOption, TERMINAL_OPTIONS};
 pub use value::Value;

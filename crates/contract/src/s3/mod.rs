@@ -4,4 +4,6 @@ mod failure;
 mod region;
 
 pub use failure::S3Failure;
-pub use region::{DEFAULT_REGION, REGIONS, RegionSources, amazon_endpoint, is_amazon, is_region};
+pub use region::{
+    DEFAULT_REGION, REGIONS, RegionSources, amazon_endpoint, is_amazon, is_region, sts_endpoint,
+};

@@ -47,8 +47,17 @@ fn named(region: Option<&str>) -> Option<&str> {
 
 /// Amazon's endpoint of a region.
 pub fn amazon_endpoint(region: &str) -> String {
+    amazon("s3", region)
+}
+
+/// Amazon's STS of a region.
+pub fn sts_endpoint(region: &str) -> String {
+    amazon("sts", region)
+}
+
+fn amazon(service: &str, region: &str) -> String {
     let partition = if region.starts_with("cn-") { ".cn" } else { "" };
-    format!("https://s3.{region}.amazonaws.com{partition}")
+    format!("https://{service}.{region}.amazonaws.com{partition}")
 }
 
 /// Whether an endpoint is Amazon's; so is the one that is used where none is configured.
@@ -100,6 +109,12 @@ mod tests {
         ] {
             assert!(!is_amazon(Some(other)), "{other}");
         }
+    }
+
+    #[test]
+    fn sts_is_asked_in_a_region() {
+        assert_eq!(sts_endpoint("eu-west-1"), "https://sts.eu-west-1.amazonaws.com");
+        assert_eq!(sts_endpoint("cn-north-1"), "https://sts.cn-north-1.amazonaws.com.cn");
     }
 
     #[test]

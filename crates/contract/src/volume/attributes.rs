@@ -5,11 +5,13 @@ use thiserror::Error;
 use crate::authentication::AuthenticationError;
 use crate::options::OptionError;
 use crate::quantity::Quantity;
+use crate::s3::REGIONS;
 
 /// Keys of `spec.csi.volumeAttributes`.
 pub mod attribute {
     pub const BUCKET_NAME: &str = "bucketName";
     pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
+    pub const STS_REGION: &str = "stsRegion";
     pub const SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
     pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
     pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
@@ -22,6 +24,25 @@ pub mod attribute {
     pub const CACHE_STORAGE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
     /// Environment variables of the mount process: followed by the name of the variable.
     pub const ENVIRONMENT: &str = "mountpointEnv.";
+    pub const HTTPS_PROXY: &str = "mountpointEnv.HTTPS_PROXY";
+    pub const NO_PROXY: &str = "mountpointEnv.NO_PROXY";
+    pub const ALL: &[&str] = &[
+        BUCKET_NAME,
+        AUTHENTICATION_SOURCE,
+        STS_REGION,
+        SERVICE_ACCOUNT,
+        REQUESTS_CPU,
+        REQUESTS_MEMORY,
+        LIMITS_CPU,
+        LIMITS_MEMORY,
+        CACHE,
+        CACHE_SIZE_LIMIT,
+        CACHE_MEDIUM,
+        CACHE_STORAGE_CLASS,
+        CACHE_STORAGE_REQUEST,
+        HTTPS_PROXY,
+        NO_PROXY,
+    ];
 }
 
 /// Each names the attribute, its value and the remedy.
@@ -33,6 +54,17 @@ pub enum VolumeError {
         "invalid `bucketName` \"{0}\": bucket names have 3 to 255 letters, digits, dots, dashes or underscores"
     )]
     InvalidBucketName(String),
+    #[error(
+        "invalid `bucketName` \"{0}\": of ARNs, only those of access points can be mounted, such as \
+         `arn:aws:s3:eu-west-1:111122223333:accesspoint/NAME`; for a bucket, write its name"
+    )]
+    NotAnAccessPoint(String),
+    #[error(
+        "invalid `bucketName` \"{0}\": buckets on S3 on Outposts cannot be mounted; use a bucket in a region"
+    )]
+    Outposts(String),
+    #[error("invalid `stsRegion` \"{0}\": {REGIONS}")]
+    StsRegion(String),
     #[error(transparent)]
     Authentication(#[from] AuthenticationError),
     #[error("failed to parse quantity \"{value}\" for \"{field}\": write it like `100m`, `512Mi` or `2Gi`")]

@@ -10,6 +10,7 @@ pub use crate::authentication::AuthenticationSource;
 use crate::authentication::SecretRef;
 use crate::options;
 use crate::quantity::Quantity;
+use crate::s3::is_region;
 use attributes::parse_quantity;
 pub use attributes::{VolumeError, attribute};
 use cache::parse_cache;
@@ -20,6 +21,8 @@ pub use cache::{Cache, cache_share};
 pub struct Volume {
     pub bucket: String,
     pub authentication: AuthenticationSource,
+    /// Where STS is asked for the keys of a role.
+    pub sts_region: Option<String>,
     /// Of the Mountpoint Pod; must exist in its namespace.
     pub service_account: Option<String>,
     pub resources: Resources,
@@ -35,7 +38,14 @@ pub struct Resources {
     pub limits_memory: Option<Quantity>,
 }
 
+const ARN: &str = "arn:";
+
 impl Volume {
+    /// The host name of an access point is made of its ARN; it has no path.
+    pub fn is_access_point(&self) -> bool {
+        self.bucket.starts_with(ARN)
+    }
+
     /// `arguments` are the volume's mount options, without those that a volume may not set.
     pub(crate) fn parse(
         attributes: &BTreeMap<String, String>,
@@ -44,17 +54,20 @@ impl Volume {
     ) -> Result<Self, VolumeError> {
         let get = |key: &str| attributes.get(key).map(String::as_str).filter(|value| !value.is_empty());
         let bucket = get(attribute::BUCKET_NAME).ok_or(VolumeError::BucketMissing)?;
-        if !is_bucket_name(bucket) {
-            return Err(VolumeError::InvalidBucketName(bucket.to_owned()));
-        }
+        check_bucket(bucket)?;
         let source = get(attribute::AUTHENTICATION_SOURCE).unwrap_or_default();
         let authentication = AuthenticationSource::asked(source, secret)?;
+        let sts_region = get(attribute::STS_REGION);
+        if let Some(region) = sts_region.filter(|region| !is_region(region)) {
+            return Err(VolumeError::StsRegion(region.to_owned()));
+        }
         let cache = parse_cache(get, arguments)?;
         options::check(arguments, cache != Cache::None)?;
         let quantity = |field: &'static str| get(field).map(|value| parse_quantity(field, value)).transpose();
         Ok(Self {
             bucket: bucket.to_owned(),
             authentication,
+            sts_region: sts_region.map(str::to_owned),
             service_account: get(attribute::SERVICE_ACCOUNT).map(str::to_owned),
             resources: Resources {
                 requests_cpu: quantity(attribute::REQUESTS_CPU)?,
@@ -67,11 +80,26 @@ impl Volume {
     }
 }
 
-/// What the mount process takes for one. Servers may allow less, and say so.
-fn is_bucket_name(text: &str) -> bool {
-    let is_arn = text.starts_with("arn:");
-    (3..=255).contains(&text.len())
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c) || (is_arn && c == ':'))
+/// The name of a bucket, the alias of an access point, which has the form of a bucket's name, or the ARN of an access
+/// point. Servers may allow less, and say so.
+fn check_bucket(text: &str) -> Result<(), VolumeError> {
+    let is_word = |text: &str| text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    if !text.starts_with(ARN) {
+        let is_name = (3..=255).contains(&text.len()) && is_word(text);
+        return is_name.then_some(()).ok_or_else(|| VolumeError::InvalidBucketName(text.to_owned()));
+    }
+    // arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE; a multi-region access point has no region.
+    let parts: Vec<&str> = text.splitn(6, ':').collect();
+    let access_point = parts.get(5).and_then(|resource| resource.strip_prefix("accesspoint"));
+    match (parts.get(2), access_point.and_then(|name| name.strip_prefix(['/', ':']))) {
+        (Some(&"s3-outposts"), _) => Err(VolumeError::Outposts(text.to_owned())),
+        (Some(&("s3" | "s3-object-lambda")), Some(name))
+            if !name.is_empty() && is_word(name) && parts[..5].iter().all(|part| is_word(part)) =>
+        {
+            Ok(())
+        }
+        _ => Err(VolumeError::NotAnAccessPoint(text.to_owned())),
+    }
 }
 
 #[cfg(test)]
@@ -101,9 +129,46 @@ mod tests {
             let refused = parse(&[("bucketName", impossible)], &[]);
             assert_eq!(refused, Err(VolumeError::InvalidBucketName(impossible.into())));
         }
-        for possible in ["My_Bucket", "a.b-c", "123", "arn:aws:s3:::bucket"] {
-            assert_eq!(parse(&[("bucketName", possible)], &[]).unwrap().bucket, possible);
+        for possible in ["My_Bucket", "a.b-c", "123", "my-access-po-5j8b2k-s3alias"] {
+            let volume = parse(&[("bucketName", possible)], &[]).unwrap();
+            assert_eq!((volume.bucket.as_str(), volume.is_access_point()), (possible, false));
         }
+    }
+
+    #[test]
+    fn of_arns_those_of_access_points_are_buckets() {
+        for possible in [
+            "arn:aws:s3:eu-west-1:111122223333:accesspoint/mine",
+            "arn:aws:s3:eu-west-1:111122223333:accesspoint:mine",
+            "arn:aws:s3::111122223333:accesspoint/mfzwi23gnjvgw.mrap",
+            "arn:aws-us-gov:s3-object-lambda:us-gov-west-1:111122223333:accesspoint/mine",
+        ] {
+            let volume = parse(&[("bucketName", possible)], &[]).unwrap();
+            assert_eq!((volume.bucket.as_str(), volume.is_access_point()), (possible, true));
+        }
+        for impossible in [
+            "arn:aws:s3:::bucket",
+            "arn:aws:s3:eu-west-1:1:accesspoint/",
+            "arn:aws:s3:eu-west-1:1:accesspoint/a/object/b",
+            "arn:aws:s3:eu west-1:1:accesspoint/a",
+            "arn:aws:iam::1:role/a",
+            "arn:",
+        ] {
+            let refused = parse(&[("bucketName", impossible)], &[]);
+            assert_eq!(refused, Err(VolumeError::NotAnAccessPoint(impossible.into())));
+        }
+        let outpost = "arn:aws:s3-outposts:us-east-1:1:outpost/op-1/accesspoint/a";
+        assert_eq!(parse(&[("bucketName", outpost)], &[]), Err(VolumeError::Outposts(outpost.into())));
+    }
+
+    #[test]
+    fn the_region_of_sts_is_a_region() {
+        assert_eq!(
+            parse(&[("stsRegion", "eu-west-1")], &[]).unwrap().sts_region.as_deref(),
+            Some("eu-west-1")
+        );
+        let error = parse(&[("stsRegion", "a.evil/#")], &[]).unwrap_err().to_string();
+        assert!(error.contains("invalid `stsRegion` \"a.evil/#\""), "{error}");
     }
 
     #[test]

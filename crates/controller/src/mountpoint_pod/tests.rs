@@ -55,7 +55,9 @@ fn it_is_pinned_to_the_node_and_has_no_privileges() {
 
 #[test]
 fn labels_and_annotations_tell_what_it_is_for() {
-    let pod = build(&["--mountpoint-version=1.2", "--mountpoint-pod-labels={\"team\":\"a\"}"], &[], false);
+    let annotations = "--mountpoint-pod-annotations={\"sidecar.istio.io/inject\":\"false\",\"s3.csi.scality.com/volume-id\":\"x\"}";
+    let flags = ["--mountpoint-version=1.2", "--mountpoint-pod-labels={\"team\":\"a\"}", annotations];
+    let pod = build(&flags, &[], false);
     let labels = &pod["metadata"]["labels"];
     assert_eq!(labels["s3.csi.scality.com/mounted-by-csi-driver-version"], "9.8.7");
     assert_eq!(labels["s3.csi.scality.com/mountpoint-version"], "1.2");
@@ -64,6 +66,8 @@ fn labels_and_annotations_tell_what_it_is_for() {
     let annotations = &pod["metadata"]["annotations"];
     assert_eq!(annotations["s3.csi.scality.com/volume-name"], "v".repeat(253));
     assert_eq!(annotations["s3.csi.scality.com/attachment"], "s3pa-1");
+    assert_eq!(annotations["sidecar.istio.io/inject"], "false");
+    assert_ne!(annotations["s3.csi.scality.com/volume-id"], "x");
     assert_eq!(annotations["s3.csi.scality.com/authentication-source"], "driver");
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::ByteString;
 use kube::Client;
-use service::keys::DriverKeys;
 
 use super::bucket::Buckets;
 use super::class::parameters::SecretRef;
+use super::driver_credentials::DriverCredentials;
 use super::error::ProvisionError;
 use super::events::Events;
 use super::kubernetes::{ApiError, Kubernetes};
@@ -20,20 +20,20 @@ pub struct Context {
     pub buckets: Buckets,
     pub events: Events,
     pub buckets_kept: BucketsKept,
-    driver_keys: DriverKeys,
+    driver: DriverCredentials,
 }
 
 impl Context {
-    pub fn new(client: &Client, s3: S3Client, driver_keys: DriverKeys, buckets_kept: BucketsKept) -> Self {
+    pub fn new(client: &Client, s3: S3Client, driver: DriverCredentials, buckets_kept: BucketsKept) -> Self {
         let (kubernetes, events) = (Kubernetes::new(client), Events::new(client));
-        Self { kubernetes, buckets: Buckets { s3 }, events, buckets_kept, driver_keys }
+        Self { kubernetes, buckets: Buckets { s3 }, events, buckets_kept, driver }
     }
 
     /// Read live, because a Secret may just have been corrected. The driver's keys are for classes that name no Secret, and
     /// never replace a Secret that is missing or has no keys.
     pub async fn credentials(&self, secret: Option<&SecretRef>) -> Result<Credentials, ProvisionError> {
         let Some(secret) = secret else {
-            return self.driver_keys.find().map(Credentials::from).ok_or(ProvisionError::NoDriverKeys);
+            return self.driver.find().await.map(Credentials::from);
         };
         let found =
             self.kubernetes.secret(&secret.namespace, &secret.name).await.map_err(|error| match error {

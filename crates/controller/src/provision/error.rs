@@ -1,5 +1,6 @@
 //! Why a volume cannot be provisioned or reclaimed.
 
+use exchange::ExchangeError;
 use jiff::Timestamp;
 use service::keys::KeysError;
 use thiserror::Error;
@@ -30,9 +31,12 @@ pub enum ProvisionError {
     Keys(#[from] KeysError),
     #[error(
         "no credentials: the class has no provisioner secret and the driver has no keys; add `access_key_id` and \
-         `secret_access_key` to the driver's Secret, or a provisioner secret to the class"
+         `secret_access_key` to the driver's Secret, give the controller's service account a role, or add a provisioner \
+         secret to the class"
     )]
     NoDriverKeys,
+    #[error("no credentials: {0}")]
+    Exchange(Box<ExchangeError>),
     #[error(
         "there is no Secret {}/{}, whose keys delete `{volume}`: create it again; after {until} the volume is deleted and \
          its objects are left behind", .secret.namespace, .secret.name
@@ -54,6 +58,7 @@ impl ProvisionError {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::Keys(_) | Self::NoDriverKeys => true,
+            Self::Exchange(error) => error.is_refusal(),
             Self::Bucket(error) => !matches!(error.code(), Code::Unavailable | Code::DeadlineExceeded),
             Self::NoClass
             | Self::ClassMissing(_)
@@ -74,7 +79,8 @@ impl ProvisionError {
     pub fn code(&self) -> Code {
         match self {
             Self::NoClass | Self::ClassMissing(_) | Self::Class(..) | Self::Keys(_) => Code::InvalidArgument,
-            Self::ClaimMissing(..) | Self::Api(_) => Code::Unavailable,
+            Self::Exchange(error) if error.is_refusal() => Code::Unauthenticated,
+            Self::ClaimMissing(..) | Self::Api(_) | Self::Exchange(_) => Code::Unavailable,
             Self::SecretMissing(_) | Self::AwaitingSecret { .. } => Code::FailedPrecondition,
             Self::SecretForbidden(_) => Code::PermissionDenied,
             Self::NoDriverKeys => Code::Unauthenticated,

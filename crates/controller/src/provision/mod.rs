@@ -10,6 +10,7 @@ pub mod class;
 pub mod context;
 mod csi_request;
 pub mod csi_service;
+pub mod driver_credentials;
 pub mod error;
 pub mod events;
 pub mod kubernetes;

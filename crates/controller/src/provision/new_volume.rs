@@ -21,7 +21,7 @@ use super::volume_id::{DeletionPolicy, VolumeId};
 /// csi-provisioner writes its identity into the attributes of every volume.
 const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 /// Marks dynamically provisioned volumes, as the reference driver does.
-const DYNAMIC: &str = "dynamicProvisioning";
+pub const DYNAMIC: &str = "dynamicProvisioning";
 
 #[derive(Clone, Debug)]
 pub struct NewVolume {
@@ -67,7 +67,7 @@ impl NewVolume {
         })
     }
 
-    /// For the node, and for the deletion of the volume.
+    /// For the node, and for the deletion of the volume. `source` is for classes that name none.
     pub fn attributes(&self, source: Option<AuthenticationSource>) -> BTreeMap<String, String> {
         let policy = match self.parameters.placement {
             Placement::Bucket { deletion: DeletionPolicy::DeleteObjects, .. } => {
@@ -75,7 +75,9 @@ impl NewVolume {
             }
             Placement::Bucket { .. } | Placement::Prefix { .. } => None,
         };
-        let source = source.map(|source| (attribute::AUTHENTICATION_SOURCE, source.as_str()));
+        let is_named = self.parameters.attributes.contains_key(attribute::AUTHENTICATION_SOURCE);
+        let source =
+            source.filter(|_| !is_named).map(|source| (attribute::AUTHENTICATION_SOURCE, source.as_str()));
         let own = [(DYNAMIC, "true"), (attribute::BUCKET_NAME, self.id.bucket_name())].into_iter();
         let own =
             own.chain(source).chain(self.region.as_deref().map(|region| (REGION, region))).chain(policy);
@@ -193,6 +195,23 @@ mod tests {
             "metadata": {"name": "s3"}, "provisioner": DRIVER, "parameters": {"deletionPolicy": "delete-objects"},
         }));
         assert_eq!(written["spec"]["csi"]["volumeAttributes"]["deletionPolicy"], "delete-objects");
+    }
+
+    #[test]
+    fn a_class_chooses_the_workloads_identity() {
+        let written = volume(json!({
+            "metadata": {"name": "s3"}, "provisioner": DRIVER,
+            "parameters": {
+                "authenticationSource": "pod", "stsRegion": "eu-west-1",
+                "csi.storage.k8s.io/provisioner-secret-name": "make", "csi.storage.k8s.io/provisioner-secret-namespace": "kube",
+            },
+        }));
+        let attributes = &written["spec"]["csi"]["volumeAttributes"];
+        assert_eq!(
+            (&attributes["authenticationSource"], &attributes["stsRegion"]),
+            (&json!("pod"), &json!("eu-west-1"))
+        );
+        assert_eq!(written["spec"]["csi"].get("nodePublishSecretRef"), None);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::finding::{Check, Finding, Level};
 use crate::exec::Inside;
-use crate::installation::Role;
+use crate::installation::{Installation, Role};
 use crate::self_check::Verdict;
 use crate::snapshot::Snapshot;
 
@@ -20,7 +20,9 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
     if inside.is_empty() {
         return vec![Finding::new(Check::Endpoint, Level::Skipped, "", "no pod of the driver is ready")];
     }
-    let needed = snapshot.volumes.iter().any(crate::volume::VolumeFacts::uses_driver_keys);
+    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let has_identity = installation.is_some_and(|it| it.has_identity);
+    let needed = !has_identity && snapshot.volumes.iter().any(crate::volume::VolumeFacts::uses_driver_keys);
     let mut found = Vec::new();
     for Inside { role, object, report } in inside {
         let finding = |level, message: String| Finding::new(Check::Endpoint, level, object.clone(), message);

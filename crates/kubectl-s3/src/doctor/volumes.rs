@@ -30,6 +30,7 @@ pub(super) fn driver_keys(snapshot: &Snapshot) -> Vec<Finding> {
             |level, message: String| Finding::new(Check::DriverKeys, level, name.to_string(), message);
         found.extend(match snapshot.secrets.get(name) {
             Some(SecretState::Usable) | None => None,
+            Some(SecretState::Missing) if installation.has_identity => None,
             // An installation may do without.
             Some(SecretState::Missing) if users == 0 => {
                 let message =
@@ -183,6 +184,11 @@ mod tests {
             messages(&driver_keys(&snapshot)),
             [(Level::Error, "does not exist, and 1 volumes need it")]
         );
+        let mut role = snapshot.clone();
+        let template = role.daemon_sets[0].spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        let variable = json!({"name": "AWS_ROLE_ARN", "value": "arn:aws:iam::1:role/driver"});
+        template.containers[0].env.as_mut().unwrap().push(serde_json::from_value(variable).unwrap());
+        assert_eq!(driver_keys(&role), [], "the driver has a role of its own");
         snapshot.volumes.clear();
         assert_eq!(driver_keys(&snapshot)[0].level, Level::Info);
         snapshot.secrets.insert(name, SecretState::Invalid("`access_key_id` is empty".into()));

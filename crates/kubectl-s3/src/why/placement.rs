@@ -28,9 +28,13 @@ pub(super) fn keys(snapshot: &Snapshot, volume: &VolumeFacts) -> Outcome {
         (AuthenticationSource::Secret, None) => Outcome::unknown("", "no Secret is named"),
         (AuthenticationSource::Driver, _) => {
             let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+            let has_identity = installation.as_ref().is_some_and(|it| it.has_identity);
             // The node service's are those that mount.
             let name = installation.and_then(|it| driver_keys(snapshot, &it));
             match name {
+                Some(name) if has_identity && snapshot.secrets.get(&name) == Some(&SecretState::Missing) => {
+                    Outcome::pass("", "the driver's own identity")
+                }
                 Some(name) => secret(snapshot, &name, "the driver", "`s3CredentialSecret` of the chart"),
                 None => Outcome::unknown("", "the driver's own; its installation is not readable"),
             }

@@ -26,6 +26,8 @@ pub struct ObservedMount {
     pub source: Option<PathBuf>,
     pub targets: Vec<PathBuf>,
     pub liveness: Liveness,
+    /// Why its temporary keys have expired, if they have.
+    pub expired_keys: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +39,8 @@ pub struct Plan {
     /// Those of them that have been unresponsive long enough for an Event.
     pub report_unresponsive: Vec<PathBuf>,
     pub abort: Vec<Abort>,
+    /// Targets whose mount process answers, with the reason why its keys have expired, if they have.
+    pub keys: Vec<(PathBuf, Option<String>)>,
     pub next_check: Duration,
 }
 
@@ -64,8 +68,8 @@ impl Healing {
     pub fn plan(&mut self, observed: Vec<ObservedMount>, now: Instant) -> Plan {
         let before = std::mem::take(&mut self.unresponsive_since);
         let (mut dead, mut unresponsive) = (Vec::new(), 0);
-        let (mut report_unresponsive, mut abort) = (Vec::new(), Vec::new());
-        for ObservedMount { device, source, targets, liveness } in observed {
+        let (mut report_unresponsive, mut abort, mut keys) = (Vec::new(), Vec::new(), Vec::new());
+        for ObservedMount { device, source, targets, liveness, expired_keys } in observed {
             match liveness {
                 Liveness::Dead(_) => dead.extend(targets),
                 Liveness::Unresponsive => {
@@ -80,7 +84,10 @@ impl Healing {
                         abort.push(Abort { source, device });
                     }
                 }
-                Liveness::Alive | Liveness::NotMounted => {}
+                Liveness::Alive => {
+                    keys.extend(targets.into_iter().map(|target| (target, expired_keys.clone())));
+                }
+                Liveness::NotMounted => {}
             }
         }
         let next_check = if dead.is_empty() {
@@ -89,7 +96,7 @@ impl Healing {
         } else {
             self.backoff.record_failure(&(), now)
         };
-        Plan { dead, unresponsive, report_unresponsive, abort, next_check }
+        Plan { dead, unresponsive, report_unresponsive, abort, keys, next_check }
     }
 }
 
@@ -105,6 +112,7 @@ mod tests {
             source: Some(path("source")),
             targets: vec![path("target")],
             liveness,
+            expired_keys: None,
         }
     }
 

@@ -77,6 +77,7 @@ async fn mount_request(
     if let Some(size) = pod.cache_mebibytes.filter(|_| arguments.has(MountOption::Cache)) {
         arguments.set_if_absent(MountOption::MaxCacheSize, Some(&size.to_string()));
     }
+    context.installation.addressing.apply(&request.volume, &mut arguments);
     arguments.set(MountOption::UserAgentPrefix, Some(&user_agent(context, credentials.source).await));
     let mut environment = context.installation.environment.clone();
     environment.extend(request.environment.clone());

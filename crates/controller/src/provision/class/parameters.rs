@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use contract::arguments::Arguments;
 use contract::options::MountOption;
 use contract::s3::{REGIONS, is_region};
-use contract::volume::{VolumeError, attribute};
+use contract::volume::{AuthenticationSource, VolumeError, attribute};
 use contract::volume_plan::VolumePlan;
 use k8s_openapi::api::storage::v1::StorageClass;
 use thiserror::Error;
@@ -25,6 +25,8 @@ const OWN: &[&str] = &[BUCKET_NAME, BUCKET_NAME_PREFIX, PREFIX, DELETION_POLICY,
 
 /// Copied to the attributes of the volume.
 const ATTRIBUTES: &[&str] = &[
+    attribute::AUTHENTICATION_SOURCE,
+    attribute::STS_REGION,
     attribute::SERVICE_ACCOUNT,
     attribute::REQUESTS_CPU,
     attribute::REQUESTS_MEMORY,
@@ -35,6 +37,8 @@ const ATTRIBUTES: &[&str] = &[
     attribute::CACHE_MEDIUM,
     attribute::CACHE_STORAGE_CLASS,
     attribute::CACHE_STORAGE_REQUEST,
+    attribute::HTTPS_PROXY,
+    attribute::NO_PROXY,
 ];
 
 const SECRETS: [Field; 4] = [
@@ -53,7 +57,7 @@ const DEFAULT_PREFIX: &str = "${pv.name}";
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ClassError {
-    #[error("unknown parameter `{0}`; known parameters: {known}", known = known())]
+    #[error("unknown parameter `{0}`; known parameters: {known}", known = known().join(", "))]
     Unknown(String),
     #[error("parameter `{0}` is empty: set a value, or remove it")]
     Empty(&'static str),
@@ -61,9 +65,13 @@ pub enum ClassError {
     IncompleteSecret(&'static str, &'static str),
     #[error(
         "the class has a provisioner secret but no node-publish secret, and the driver's keys are not used instead: add \
-         `csi.storage.k8s.io/node-publish-secret-name` and `-namespace`"
+         `csi.storage.k8s.io/node-publish-secret-name` and `-namespace`, or `authenticationSource: pod`"
     )]
     NoPublishSecret,
+    #[error(
+        "`authenticationSource: secret` needs `csi.storage.k8s.io/node-publish-secret-name` and `-namespace`: add them"
+    )]
+    SecretUnnamed,
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
@@ -99,9 +107,9 @@ pub enum ClassError {
     Attribute(#[from] VolumeError),
 }
 
-fn known() -> String {
-    let keys = OWN.iter().chain(ATTRIBUTES).copied().chain(SECRETS.map(Field::key));
-    keys.collect::<Vec<_>>().join(", ")
+/// The parameters that authors of classes may use.
+pub fn known() -> Vec<&'static str> {
+    OWN.iter().chain(ATTRIBUTES).copied().chain(SECRETS.map(Field::key)).collect()
 }
 
 /// A Secret whose name and namespace may depend on the claim.
@@ -229,6 +237,7 @@ impl ClassParameters {
             .filter(|(key, _)| ATTRIBUTES.contains(&key.as_str()))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
+        let source = get(attribute::AUTHENTICATION_SOURCE)?.and_then(AuthenticationSource::parse);
         VolumePlan::of_class(&attributes, mount_options)?;
         let provisioner_secret = secret(
             Field::ProvisionerSecretName,
@@ -240,8 +249,13 @@ impl ClassParameters {
             Field::NodePublishSecretNamespace,
             ["node-publish secret name", "node-publish secret namespace"],
         )?;
-        if provisioner_secret.is_some() && node_publish_secret.is_none() {
-            return Err(ClassError::NoPublishSecret);
+        match source {
+            _ if node_publish_secret.is_some() => {}
+            Some(AuthenticationSource::Secret) => return Err(ClassError::SecretUnnamed),
+            // Stronger than a Secret, so that the driver's keys replace nothing.
+            Some(AuthenticationSource::Pod) => {}
+            _ if provisioner_secret.is_none() => {}
+            _ => return Err(ClassError::NoPublishSecret),
         }
         Ok(Self {
             placement: parse_placement(get)?,

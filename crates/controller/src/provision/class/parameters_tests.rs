@@ -130,6 +130,22 @@ fn secrets_are_whole_and_have_names() {
     assert!(matches!(secret.resolve(&subject), Err(ClassError::Name(_, _, "Secret"))));
 }
 
+/// A Secret that creates buckets asks for one that mounts them, unless each workload has its own identity.
+#[test]
+fn the_source_of_credentials_fits_the_secrets() {
+    let source = |value| (attribute::AUTHENTICATION_SOURCE, value);
+    let make =
+        [(Field::ProvisionerSecretName.key(), "keys"), (Field::ProvisionerSecretNamespace.key(), "ns")];
+    let with_maker = |value| plan(&[&[source(value)][..], &make].concat(), &[]).map(drop);
+    assert_eq!(with_maker("pod"), Ok(()));
+    assert_eq!(with_maker("driver"), Err(ClassError::NoPublishSecret));
+    assert_eq!(with_maker("secret"), Err(ClassError::SecretUnnamed));
+    assert_eq!(plan(&[source("secret")], &[]), Err(ClassError::SecretUnnamed));
+    assert_eq!(plan(&[source(" ")], &[]), Err(ClassError::Empty(attribute::AUTHENTICATION_SOURCE)));
+    assert!(refused(&[source("nobody")], &[]).contains("unknown `authenticationSource`: nobody"));
+    assert!(refused(&[("stsRegion", "a.evil/#")], &[]).contains("invalid `stsRegion`"));
+}
+
 #[test]
 fn attributes_are_taken_over_and_checked() {
     let cached = plan(&[("cache", "emptyDir"), ("cacheEmptyDirSizeLimit", "1Gi")], &[]).unwrap();

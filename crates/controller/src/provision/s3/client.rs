@@ -13,6 +13,7 @@ use rusty_s3::{Bucket, UrlStyle};
 use super::credentials::Account;
 use super::endpoint::Endpoint;
 use super::error::{Call, ErrorKind, Operation, S3Error};
+use super::proxy::ProxyFlags;
 use super::response::{self, ListingError, Upload};
 use super::transport::{S3Request, S3Response, Transport};
 use crate::provision::metrics::S3Calls;
@@ -38,8 +39,14 @@ pub struct S3Client {
 
 impl S3Client {
     /// `ca_bundle` replaces the system's CAs.
-    pub fn new(endpoint: Endpoint, addressing: Addressing, ca_bundle: Option<&Path>, calls: S3Calls) -> Self {
-        Self { endpoint, transport: Transport::new(ca_bundle, calls), addressing }
+    pub fn new(
+        endpoint: Endpoint,
+        addressing: Addressing,
+        ca_bundle: Option<&Path>,
+        proxy: &ProxyFlags,
+        calls: S3Calls,
+    ) -> Self {
+        Self { endpoint, transport: Transport::new(ca_bundle, proxy, calls), addressing }
     }
 
     pub async fn create_bucket(&self, account: &Account, bucket: &str) -> Result<(), S3Error> {

@@ -16,26 +16,29 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::proxy::{Connector, ProxyFlags};
+
 /// A server that is there answers within a round trip.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 /// Shorter than what servers and proxies keep idle connections for: one that ends just as it is used costs a retry.
 const IDLE_FOR: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS: usize = 16;
 
-pub(super) type HttpClient = Client<HttpsConnector<HttpConnector>, Full<Cursor<Vec<u8>>>>;
+pub(super) type HttpClient = Client<HttpsConnector<Connector>, Full<Cursor<Vec<u8>>>>;
 
 pub(super) struct Connections {
     ca_bundle: Option<PathBuf>,
+    proxy: ProxyFlags,
     /// With the modification time of the CA bundle.
     client: Mutex<(Option<SystemTime>, HttpClient)>,
 }
 
 impl Connections {
     /// `ca_bundle` is a file that replaces the system's CAs.
-    pub(super) fn new(ca_bundle: Option<&Path>) -> Self {
+    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags) -> Self {
         let changed = ca_bundle.and_then(changed);
-        let client = Mutex::new((changed, client(ca_bundle)));
-        Self { ca_bundle: ca_bundle.map(Path::to_owned), client }
+        let client = Mutex::new((changed, client(ca_bundle, proxy)));
+        Self { ca_bundle: ca_bundle.map(Path::to_owned), proxy: proxy.clone(), client }
     }
 
     /// Reloads the CA bundle if its `ConfigMap` was created or changed.
@@ -43,7 +46,7 @@ impl Connections {
         let now = self.ca_bundle.as_deref().and_then(changed);
         let mut known = self.client.lock();
         if known.0 != now {
-            *known = (now, client(self.ca_bundle.as_deref()));
+            *known = (now, client(self.ca_bundle.as_deref(), &self.proxy));
         }
         known.1.clone()
     }
@@ -53,7 +56,7 @@ fn changed(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|file| file.modified()).ok()
 }
 
-fn client(ca_bundle: Option<&Path>) -> HttpClient {
+fn client(ca_bundle: Option<&Path>, proxy: &ProxyFlags) -> HttpClient {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -62,7 +65,7 @@ fn client(ca_bundle: Option<&Path>) -> HttpClient {
     let mut client = Client::builder(TokioExecutor::new());
     client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_FOR);
     client.pool_max_idle_per_host(IDLE_CONNECTIONS);
-    client.build(tls.https_or_http().enable_http1().wrap_connector(connector))
+    client.build(tls.https_or_http().enable_http1().wrap_connector(Connector::new(connector, proxy)))
 }
 
 /// A CA bundle that cannot be read fails TLS connections only: plain HTTP needs none.

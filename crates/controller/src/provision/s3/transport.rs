@@ -14,6 +14,7 @@ use url::Url;
 
 use super::connection::Connections;
 use super::error::{Call, ErrorKind, Operation, S3Error};
+use super::proxy::ProxyFlags;
 use super::signing::{Unsigned, sign};
 use crate::provision::metrics::S3Calls;
 
@@ -58,9 +59,9 @@ pub(super) struct S3Response<'a> {
 
 impl Transport {
     /// `ca_bundle` replaces the system's CAs.
-    pub(super) fn new(ca_bundle: Option<&Path>, calls: S3Calls) -> Self {
+    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags, calls: S3Calls) -> Self {
         let memory = Semaphore::new(MEMORY_BYTES as usize);
-        Self { connections: Connections::new(ca_bundle), calls, memory }
+        Self { connections: Connections::new(ca_bundle, proxy), calls, memory }
     }
 
     /// `build` is called once there is memory for the request.

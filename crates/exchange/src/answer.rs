@@ -1,0 +1,76 @@
+//! Temporary keys in the answers of the servers that give them.
+
+use std::time::SystemTime;
+
+use serde::Deserialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::keys::Keys;
+
+/// Of STS. `None` unless all of it is there.
+pub(crate) fn xml_keys(body: &str) -> Option<Keys> {
+    Some(Keys {
+        access_key_id: element(body, "AccessKeyId")?,
+        secret_access_key: element(body, "SecretAccessKey")?,
+        session_token: Some(element(body, "SessionToken")?),
+        expires: moment(&element(body, "Expiration")?)?,
+    })
+}
+
+/// Of an agent or of the metadata service.
+pub(crate) fn json_keys(body: &str) -> Option<Keys> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "PascalCase")]
+    struct Answer {
+        access_key_id: String,
+        secret_access_key: String,
+        token: String,
+        expiration: String,
+    }
+    let answer: Answer = serde_json::from_str(body).ok()?;
+    Some(Keys {
+        access_key_id: answer.access_key_id,
+        secret_access_key: answer.secret_access_key,
+        session_token: Some(answer.token).filter(|token| !token.is_empty()),
+        expires: moment(&answer.expiration)?,
+    })
+}
+
+fn moment(text: &str) -> Option<SystemTime> {
+    OffsetDateTime::parse(text, &Rfc3339).ok().map(SystemTime::from)
+}
+
+/// The content of the first element of this name, which none of STS's answers has inside of another meaning.
+pub(crate) fn element(page: &str, name: &str) -> Option<String> {
+    let (_, rest) = page.split_once(&format!("<{name}>"))?;
+    let (content, _) = rest.split_once(&format!("</{name}>"))?;
+    let mut text = content.trim().to_owned();
+    // `&amp;` last, or `&amp;lt;` would become `<`.
+    for (entity, character) in
+        [("&lt;", "<"), ("&gt;", ">"), ("&quot;", "\""), ("&#34;", "\""), ("&apos;", "'"), ("&#39;", "'")]
+    {
+        text = text.replace(entity, character);
+    }
+    Some(text.replace("&amp;", "&"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const XML: &str = "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
+        <AccessKeyId>ASIA</AccessKeyId><SecretAccessKey>a/b+c</SecretAccessKey><SessionToken>t&amp;t=</SessionToken>\
+        <Expiration>2030-01-02T03:04:05Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult>\
+        </AssumeRoleWithWebIdentityResponse>";
+
+    #[test]
+    fn keys_are_complete_or_none() {
+        let keys = xml_keys(XML).unwrap();
+        assert_eq!(keys.session_token.as_deref(), Some("t&t="));
+        assert_eq!(Some(keys.expires), moment("2030-01-02T03:04:05.000Z"));
+        assert!(xml_keys(&XML.replace("SessionToken", "Other")).is_none());
+        assert!(xml_keys(&XML.replace("2030-01-02T03:04:05Z", "soon")).is_none());
+        assert!(json_keys("{}").is_none() && json_keys("no").is_none());
+    }
+}

@@ -9,15 +9,22 @@ use mountpoint_s3_fs::fuse::config::MountPoint;
 use mountpoint_s3_fs::fuse::session::FuseSession;
 
 use crate::options::Options;
-use crate::prepare::{Prepared, bad_option, cannot_serve};
+use crate::prepare::{Front, Prepared, bad_option, cannot_serve};
 
 impl Prepared {
     /// The session runs from now on.
     pub(crate) fn attach(self, options: &Options) -> Result<FuseSession, Refused> {
-        let Self { filesystem, finish, cache_folder, threads } = self;
-        let descriptor = open(&options.mount_point)?;
-        let session = Session::from_fd(filesystem, descriptor, allowed_users(options));
-        let mut session = FuseSession::from_session(session, threads, false).map_err(cannot_serve)?;
+        let Self { front, finish, cache_folder, threads } = self;
+        let (descriptor, users) = (open(&options.mount_point)?, allowed_users(options));
+        let session = match front {
+            Front::Own(front) => {
+                FuseSession::from_session(Session::from_fd(front, descriptor, users), threads, false)
+            }
+            Front::Library(front) => {
+                FuseSession::from_session(Session::from_fd(*front, descriptor, users), threads, false)
+            }
+        };
+        let mut session = session.map_err(cannot_serve)?;
         session.run_on_close(Box::new(|| finish.wait()));
         if let Some(folder) = cache_folder {
             session.run_on_close(Box::new(move || drop(folder)));

@@ -2,8 +2,10 @@
 //! never sends a request that some servers misunderstand, it does not replace objects unless that is allowed, and it does
 //! not wait without end.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use mountpoint_s3_client::config::S3ClientConfig;
@@ -20,9 +22,13 @@ use mountpoint_s3_client::{NewClientError, ObjectClient, S3CrtClient, S3RequestE
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
-use crate::credentials::{Keys, KeysError, Source, Stamp, stamp};
+use crate::credentials::{KeysError, Source, Stamp, stamp};
+use crate::keys::Keys;
+use crate::put::Put;
+use crate::renewal::keep_renewed;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 use crate::upload::Upload;
+use crate::uploads::Uploads;
 
 /// Between attempts to read a file that could not be read. Checked with every request, so it must not be read each time.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -67,6 +73,7 @@ struct Inner {
     recipe: Recipe,
     rights: Rights,
     timeout: Arc<ServerTimeout>,
+    uploads: Arc<Uploads>,
     current: RwLock<S3CrtClient>,
     /// Locked while changed keys are read; other requests use the old ones meanwhile.
     seen: Mutex<Seen>,
@@ -96,8 +103,22 @@ impl Client {
         rights: Rights,
         timeout: Arc<ServerTimeout>,
     ) -> Self {
+        let expires = seen.keys.as_ref().and_then(|keys| keys.expires);
         let (current, seen) = (RwLock::new(first), Mutex::new(seen));
-        Self(Arc::new(Inner { recipe, rights, timeout, current, seen }))
+        let inner = Arc::new(Inner { recipe, rights, timeout, uploads: Arc::default(), current, seen });
+        if let Some(expires) = expires {
+            let (identity, inner) = (inner.recipe.source.identity(), Arc::downgrade(&inner));
+            // Not by the request that finds them expired: it would wait for another server, and all others behind it.
+            thread::spawn(move || {
+                // The working directory is the one shared with the node.
+                keep_renewed(&inner, expires, &identity, Path::new("."), Inner::replace_keys);
+            });
+        }
+        Self(inner)
+    }
+
+    pub(crate) fn uploads(&self) -> Arc<Uploads> {
+        Arc::clone(&self.0.uploads)
     }
 
     async fn answer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
@@ -123,6 +144,17 @@ impl Client {
 }
 
 impl Inner {
+    /// Returns when the new keys expire.
+    fn replace_keys(&self) -> Result<SystemTime, ClientError> {
+        let keys = self.recipe.source.keys()?;
+        let client = self.recipe.make(keys.as_ref())?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
+        let expires = keys.as_ref().and_then(|keys| keys.expires).unwrap_or_else(SystemTime::now);
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).keys = keys;
+        tracing::info!("temporary keys renewed");
+        Ok(expires)
+    }
+
     /// The node rewrites the file more often than its keys change, and a client is not cheap.
     fn renew(&self, seen: &mut Seen, newest: Option<Stamp>) {
         let made = self.recipe.source.keys().map_err(ClientError::from).and_then(|keys| {
@@ -222,12 +254,13 @@ impl ObjectClient for Client {
         key: &str,
         params: &PutObjectParams,
     ) -> Answer<Self::PutObjectRequest, PutObjectError> {
+        let replaces = self.0.uploads.condition(key);
         let mut params = params.clone();
-        if !self.0.rights.overwrite {
+        if replaces.is_none() && !self.0.rights.overwrite {
             params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
         }
-        let request = self.transfer(self.get().put_object(bucket, key, &params)).await?;
-        Ok(Upload::new(request, key, &params, Arc::clone(&self.0.timeout)))
+        let put = Put::new(self.get(), bucket, key, params.clone(), replaces);
+        Ok(Upload::new(put, key, &params, Arc::clone(&self.0.timeout)))
     }
 
     async fn put_object_single(

@@ -65,7 +65,8 @@ pub(crate) fn connect(
     let config = config.telemetry_callback(Arc::<ServerTimeout>::clone(timeout));
     let mut redirected = false;
     let until = Instant::now() + S3_ANSWER;
-    let source = Source::find(options.no_sign_request, options.profile.as_deref(), variable);
+    let profile = options.profile.as_deref();
+    let source = Source::find(options.no_sign_request, profile, ca_bundle.as_deref(), variable);
     loop {
         check_region(&region)?;
         let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
@@ -73,6 +74,7 @@ pub(crate) fn connect(
             bucket: path.bucket.to_string(),
             endpoint: endpoint_url.clone().unwrap_or_else(|| format!("Amazon S3 in {region}")),
             region: region.clone(),
+            identity: source.identity(),
         };
         let recipe =
             Recipe { config: config.clone().endpoint_config(endpoint.clone()), source: source.clone() };

@@ -1,14 +1,15 @@
-//! How requests are signed. Keys in a credentials file may change while the bucket is served: the node rewrites the file and
-//! the next request uses them.
+//! How requests are signed. Keys may change while the bucket is served: the node rewrites the file that has them, and the next
+//! request uses them; temporary keys are renewed before they expire.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use exchange::{Exchange, ExchangeError, Server};
 use mounter::credentials::Credentials;
-use mountpoint_s3_client::config::{
-    Allocator, CredentialsProvider, CredentialsProviderStaticOptions, S3ClientAuthConfig,
-};
+use mountpoint_s3_client::config::S3ClientAuthConfig;
 use thiserror::Error;
+
+use crate::keys::Keys;
 
 #[derive(Debug, Error)]
 pub(crate) enum KeysError {
@@ -18,6 +19,8 @@ pub(crate) enum KeysError {
     Missing { path: PathBuf, profile: String },
     #[error("invalid keys in the credentials file")]
     Unusable,
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
 }
 
 /// Where the signing keys come from.
@@ -27,7 +30,9 @@ pub(crate) enum Source {
     Unsigned,
     /// A profile with keys, read again whenever its file changes.
     File(ProfileFile),
-    /// What the S3 client's own chain finds: variables, web identity, container credentials.
+    /// A server that gives temporary keys.
+    Exchange(Exchange),
+    /// What the S3 client's own chain finds: variables, or a profile that names a role or a program.
     Chain { profile: Option<String> },
 }
 
@@ -45,6 +50,7 @@ impl Source {
     pub(crate) fn find(
         no_sign_request: bool,
         profile: Option<&str>,
+        ca_bundle: Option<&Path>,
         variable: &dyn Fn(&str) -> Option<String>,
     ) -> Self {
         if no_sign_request {
@@ -55,23 +61,36 @@ impl Source {
             return Self::Chain { profile: None };
         }
         let option = profile.map(str::to_owned);
-        match Credentials::from_variables(variable) {
+        let server = match Credentials::from_variables(variable) {
             Credentials::StaticKeys { file, profile } => {
                 let file = ProfileFile { path: file.into(), profile: option.clone().unwrap_or(profile) };
                 // A profile can also name a role or a program, which only the chain understands.
                 if !matches!(file.keys(), Err(KeysError::Missing { .. })) {
                     return Self::File(file);
                 }
+                None
             }
-            Credentials::WebIdentity { .. } | Credentials::Container { .. } | Credentials::None => {}
+            Credentials::WebIdentity { token_file, role_arn, session_name, sts_endpoint } => {
+                let (endpoint, token_file) = (sts_endpoint, token_file.into());
+                Some(Server::Sts { endpoint, role_arn, session_name, token_file })
+            }
+            Credentials::Container { uri, token_file } => {
+                Some(Server::Agent { uri, token_file: token_file.into() })
+            }
+            Credentials::InstanceProfile { url } => Some(Server::Metadata { url }),
+            Credentials::None => None,
+        };
+        if let Some(server) = server.filter(|_| option.is_none()) {
+            return Self::Exchange(Exchange { server, ca_bundle: ca_bundle.map(Path::to_owned) });
         }
         Self::Chain { profile: option.or_else(|| set("AWS_PROFILE")) }
     }
 
-    /// The keys, if they come from a file.
+    /// The keys, unless the S3 client finds them by itself. Those of an exchange take a request.
     pub(crate) fn keys(&self) -> Result<Option<Keys>, KeysError> {
         match self {
             Self::File(file) => file.keys().map(Some),
+            Self::Exchange(exchange) => Ok(Some(Keys::exchanged(exchange.keys()?))),
             Self::Unsigned | Self::Chain { .. } => Ok(None),
         }
     }
@@ -79,12 +98,14 @@ impl Source {
     /// With these keys, or with what the S3 client finds by itself.
     pub(crate) fn auth(&self, keys: Option<&Keys>) -> Result<S3ClientAuthConfig, KeysError> {
         match (self, keys) {
-            (_, Some(keys)) => keys.provider(),
+            (_, Some(keys)) => keys.provider().ok_or(KeysError::Unusable),
             (Self::Unsigned, None) => Ok(S3ClientAuthConfig::NoSigning),
             (Self::Chain { profile: Some(profile) }, None) => {
                 Ok(S3ClientAuthConfig::Profile(profile.clone()))
             }
-            (Self::Chain { profile: None } | Self::File(_), None) => Ok(S3ClientAuthConfig::Default),
+            (Self::Chain { profile: None } | Self::File(_) | Self::Exchange(_), None) => {
+                Ok(S3ClientAuthConfig::Default)
+            }
         }
     }
 
@@ -92,7 +113,15 @@ impl Source {
     pub(crate) fn file(&self) -> Option<&Path> {
         match self {
             Self::File(file) => Some(&file.path),
-            Self::Unsigned | Self::Chain { .. } => None,
+            Self::Unsigned | Self::Exchange(_) | Self::Chain { .. } => None,
+        }
+    }
+
+    /// Whose keys they are, for messages.
+    pub(crate) fn identity(&self) -> String {
+        match self {
+            Self::Exchange(exchange) => exchange.identity(),
+            Self::Unsigned | Self::File(_) | Self::Chain { .. } => "these credentials".to_owned(),
         }
     }
 }
@@ -113,69 +142,11 @@ impl ProfileFile {
     }
 }
 
-/// Cannot be printed, so that it cannot be logged.
-#[derive(PartialEq, Eq)]
-pub(crate) struct Keys {
-    access_key_id: String,
-    secret_access_key: String,
-    session_token: Option<String>,
-}
-
-impl std::fmt::Debug for Keys {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Keys(…)")
-    }
-}
-
-impl Keys {
-    /// From the text of a credentials file: sections in brackets, `key = value`.
-    fn parse(text: &str, profile: &str) -> Option<Self> {
-        let mut inside = false;
-        let (mut access_key_id, mut secret_access_key, mut session_token) = (None, None, None);
-        for line in text.lines().map(str::trim) {
-            if let Some(section) = line.strip_prefix('[').and_then(|rest| rest.split(']').next()) {
-                let section = section.trim();
-                inside = section.strip_prefix("profile ").unwrap_or(section).trim() == profile;
-            } else if inside && let Some((key, value)) = line.split_once('=') {
-                let value = Some(value.trim().to_owned()).filter(|value| !value.is_empty());
-                match key.trim() {
-                    "aws_access_key_id" => access_key_id = value,
-                    "aws_secret_access_key" => secret_access_key = value,
-                    "aws_session_token" => session_token = value,
-                    _ => {}
-                }
-            }
-        }
-        Some(Self { access_key_id: access_key_id?, secret_access_key: secret_access_key?, session_token })
-    }
-
-    fn provider(&self) -> Result<S3ClientAuthConfig, KeysError> {
-        let options = CredentialsProviderStaticOptions {
-            access_key_id: &self.access_key_id,
-            secret_access_key: &self.secret_access_key,
-            session_token: self.session_token.as_deref(),
-        };
-        let provider = CredentialsProvider::new_static(&Allocator::default(), options);
-        Ok(S3ClientAuthConfig::Provider(provider.map_err(|_| KeysError::Unusable)?))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const FILE: &str = "# ours\n[other]\naws_access_key_id=NO\naws_secret_access_key=NO\n\n[profile mine]\n \
-                        aws_access_key_id = AKIA \naws_secret_access_key=se=cret\n[half]\naws_access_key_id=A\n";
-
-    #[test]
-    fn keys_are_read_from_their_profile() {
-        let keys = Keys::parse(FILE, "mine").unwrap();
-        assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), ("AKIA", "se=cret"));
-        assert!(keys.session_token.is_none());
-        assert!(Keys::parse(FILE, "half").is_none() && Keys::parse(FILE, "none").is_none());
-        let token = "[default]\naws_access_key_id=A\naws_secret_access_key=S\naws_session_token=T\n";
-        assert_eq!(Keys::parse(token, "default").unwrap().session_token.as_deref(), Some("T"));
-    }
+    const FILE: &str = "[mine]\naws_access_key_id=A\naws_secret_access_key=S\n[half]\naws_access_key_id=A\n";
 
     #[test]
     fn the_configured_source_is_used() {
@@ -187,7 +158,7 @@ mod tests {
             let variable = |name: &str| {
                 variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
             };
-            Source::find(unsigned, profile, &variable)
+            Source::find(unsigned, profile, None, &variable)
         };
         let file = [("AWS_SHARED_CREDENTIALS_FILE", path.as_str()), ("AWS_PROFILE", "mine")];
         let mine = Source::File(ProfileFile { path: path.clone().into(), profile: "mine".into() });
@@ -199,6 +170,14 @@ mod tests {
         let keys = [("AWS_ACCESS_KEY_ID", "A"), file[0], file[1]];
         assert_eq!(find(false, None, &keys), Source::Chain { profile: None });
         assert_eq!(find(false, Some("mine"), &keys), mine);
+        let web_identity = [
+            ("AWS_WEB_IDENTITY_TOKEN_FILE", "token"),
+            ("AWS_ROLE_ARN", "role"),
+            ("AWS_ROLE_SESSION_NAME", "session"),
+            ("AWS_ENDPOINT_URL_STS", "http://sts"),
+        ];
+        let Source::Exchange(exchange) = find(false, None, &web_identity) else { panic!() };
+        assert_eq!(exchange.identity(), "role role");
         // A file that does not exist yet is no reason to look for other keys.
         let missing = [("AWS_SHARED_CREDENTIALS_FILE", "/no/file")];
         assert!(matches!(find(false, None, &missing), Source::File(_)));

@@ -9,6 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use exchange::SYSTEM_AUTHORITIES;
 use mounter::deadlines::DIAGNOSE_STEP;
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::config::EndpointConfig;
@@ -18,8 +19,6 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
 /// For each address when the ones before have used up the time.
 const LEAST_PER_ADDRESS: Duration = Duration::from_millis(100);
-/// Where the S3 client looks for authorities by default.
-const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 /// The route to the server of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]

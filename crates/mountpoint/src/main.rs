@@ -7,13 +7,18 @@ mod connect;
 mod credentials;
 mod diagnose;
 mod fuse;
+mod inodes;
+mod keys;
 mod logging;
 mod memory;
 mod options;
 mod prepare;
+mod put;
 mod refusal;
+mod renewal;
 mod server_timeout;
 mod upload;
+mod uploads;
 
 use std::process::ExitCode;
 

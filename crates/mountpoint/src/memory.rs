@@ -14,6 +14,10 @@ const BESIDE_BUFFERS: u64 = 40 * MIB;
 const FOR_BUFFERS: (u64, u64) = (3, 4);
 /// One part that is read, one that is fetched ahead, one that is written, of the default size. With less, nothing works.
 const LEAST_FOR_BUFFERS: u64 = 24 * MIB;
+/// Of the rest again, for what open files have written so far: half of what the buffers leave.
+const FOR_SPOOLS: u64 = 8;
+/// More would be used by hundreds of writers only, and none of them needs it.
+const MOST_FOR_SPOOLS: u64 = 64 * MIB;
 /// Of a container without a limit: what `memory-target` begins with.
 const WITHOUT_LIMIT: u64 = 512 * MIB;
 
@@ -40,6 +44,12 @@ pub(crate) fn limit(wanted_mib: Option<u64>, container: Option<u64>) -> MemoryLi
 fn for_buffers(container: u64) -> u64 {
     let (part, whole) = FOR_BUFFERS;
     (container.saturating_sub(BESIDE_BUFFERS) / whole * part).max(LEAST_FOR_BUFFERS)
+}
+
+/// Bytes of files that are kept while they are open for writing.
+pub(crate) fn for_spools(container: Option<u64>) -> u64 {
+    let rest = container.map_or(u64::MAX, |container| container.saturating_sub(BESIDE_BUFFERS));
+    (rest / FOR_SPOOLS).min(MOST_FOR_SPOOLS)
 }
 
 /// The smallest one with which the library gives out that much for buffers.
@@ -97,6 +107,16 @@ mod tests {
             assert!(container < 256 || buffers * 2 > container, "{buffers} MiB in {container}");
         }
         assert_eq!(buffers_mib(None, None), 384, "without a limit as with the least memory-target");
+    }
+
+    #[test]
+    fn spools_fit_beside_the_buffers() {
+        for container in [64, 128, 256, 512, 1024, 4096] {
+            let spools = for_spools(Some(container * MIB)) / MIB;
+            let buffers = buffers_mib(None, Some(container));
+            assert!(spools >= 3 && buffers + spools + 40 <= container.max(67), "{spools} MiB in {container}");
+        }
+        assert_eq!(for_spools(None), 64 * MIB);
     }
 
     #[test]

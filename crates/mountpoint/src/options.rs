@@ -93,6 +93,9 @@ pub(crate) struct Options {
     /// Allow files to be overwritten
     #[arg(long, help_heading = "Mount")]
     pub(crate) allow_overwrite: bool,
+    /// Accept changes of mode, owner and times without effect, instead of refusing them
+    #[arg(long, help_heading = "Mount")]
+    pub(crate) ignore_attribute_changes: bool,
     /// Allow appending to objects; only in directory buckets
     #[arg(long, help_heading = "Mount")]
     pub(crate) incremental_upload: bool,
@@ -184,6 +187,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", requires = "otlp_endpoint", value_parser = checked::<u64>(MountOption::OtlpExportInterval), help_heading = "Logging")]
     pub(crate) otlp_export_interval: Option<u64>,
 
+    /// Serve with the library's own FUSE front: what `cargo xtask bench data` compares ours with
+    #[arg(long, hide = true)]
+    pub(crate) library_front: bool,
     /// Accepted without effect: this program always runs in the foreground
     #[arg(short, long, hide = true)]
     foreground: bool,

@@ -1,20 +1,24 @@
 //! Everything that needs no FUSE descriptor, from options to a file system that could be served. What can be wrong with a
 //! mount is found here, before the kernel gets its first answer.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_fs::content_type::ContentTypeDetection;
 use mountpoint_s3_fs::data_cache::ManagedCacheDir;
 use mountpoint_s3_fs::fs::{CacheConfig, UploadChecksumAlgorithm};
+use mountpoint_s3_fs::fuse::S3FuseFilesystem;
 use mountpoint_s3_fs::memory::{CandidateSize, PagedPool};
 use mountpoint_s3_fs::s3::config::PartConfig;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use mountpoint_s3_fs::{Runtime, S3Filesystem, S3FilesystemConfig, Superblock, SuperblockConfig};
 
 use crate::cache::{self, BLOCK};
+use crate::client::Client;
 use crate::connect::{Connected, Variable, connect};
-use crate::fuse::{Finish, FuseFilesystem, Workers};
+use crate::fuse::{Finish, FuseFilesystem, OpenFiles, SpoolBudget, Storage, Workers};
+use crate::inodes::Inodes;
 use crate::memory;
 use crate::options::{Options, UploadChecksums};
 use crate::server_timeout::ServerTimeout;
@@ -23,17 +27,24 @@ use crate::server_timeout::ServerTimeout;
 const RETURN_BUFFERS_EVERY: Duration = Duration::from_mins(1);
 
 pub(crate) struct Prepared {
-    pub(crate) filesystem: FuseFilesystem,
+    pub(crate) front: Front,
     pub(crate) finish: Finish,
     /// Removed when the session has ended.
     pub(crate) cache_folder: Option<ManagedCacheDir>,
     pub(crate) threads: usize,
 }
 
+/// What answers the kernel.
+pub(crate) enum Front {
+    Own(FuseFilesystem),
+    Library(Box<S3FuseFilesystem<Client>>),
+}
+
 pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepared, Refused> {
     let path = options.path()?;
     let cache_folder = cache::folder(options)?;
-    let memory = memory::limit(options.memory_target, memory::container_limit());
+    let container = memory::container_limit();
+    let memory = memory::limit(options.memory_target, container);
     let (read_part, write_part) = options.part_sizes();
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     let parts = PartConfig::with_read_write_sizes(size(read_part), size(write_part)).validate(memory);
@@ -60,11 +71,23 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let caches = cache::Caches::new(options, &path, cache_folder.as_ref());
     let prefetcher = caches.prefetcher(&client, &runtime, pool.clone()).map_err(cannot_serve)?;
     let superblock = Superblock::new(client.clone(), path, superblock);
-    let files = S3Filesystem::new(client, prefetcher, pool, runtime, superblock, config);
     let threads = size(options.max_threads);
     let (workers, finish) = Workers::new(threads).map_err(cannot_serve)?;
-    let filesystem = FuseFilesystem::new(files, workers, timeout);
-    Ok(Prepared { filesystem, finish, cache_folder, threads })
+    if options.library_front {
+        let files = S3Filesystem::new(client, prefetcher, pool, runtime, superblock, config);
+        let front = Front::Library(Box::new(S3FuseFilesystem::new(files, None)));
+        return Ok(Prepared { front, finish, cache_folder, threads });
+    }
+    let inodes = Inodes::new(superblock, client.uploads());
+    let files = S3Filesystem::new(client.clone(), prefetcher, pool, runtime, inodes, config);
+    let spools = SpoolBudget::new(memory::for_spools(container));
+    let storage = Storage::new(files, client, spools, timeout);
+    let front = Front::Own(FuseFilesystem {
+        open_files: Arc::new(OpenFiles::new(storage, options.incremental_upload)),
+        workers,
+        ignores_attributes: options.ignore_attribute_changes,
+    });
+    Ok(Prepared { front, finish, cache_folder, threads })
 }
 
 pub(crate) fn bad_option(error: impl std::fmt::Display) -> Refused {

@@ -1,6 +1,7 @@
 //! Why a bucket cannot be served, as a stable code and a message that names the remedy: from the errors of the S3 client.
 
 use contract::s3::S3Failure;
+use exchange::ExchangeError;
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
@@ -15,6 +16,8 @@ pub(crate) struct RequestedBucket {
     pub(crate) bucket: String,
     pub(crate) endpoint: String,
     pub(crate) region: String,
+    /// Whose keys the requests are signed with.
+    pub(crate) identity: String,
 }
 
 type ListError = ObjectClientError<ListObjectsError, S3RequestError>;
@@ -48,7 +51,7 @@ fn no_such_bucket(RequestedBucket { bucket, endpoint, .. }: &RequestedBucket) ->
 }
 
 fn answered(error: &S3RequestError, requested: &RequestedBucket) -> Refused {
-    let RequestedBucket { bucket, endpoint, region } = requested;
+    let RequestedBucket { bucket, endpoint, region, identity } = requested;
     let meta = error.meta();
     let s3_code = meta.error_code.unwrap_or_default();
     let s3_message = meta.error_message.unwrap_or_else(|| error.to_string());
@@ -87,7 +90,7 @@ fn answered(error: &S3RequestError, requested: &RequestedBucket) -> Refused {
         S3Failure::AccessDenied => (
             Code::AccessDenied,
             format!(
-                "{endpoint} denies access to bucket `{bucket}` ({s3_code}: {s3_message}): allow these credentials to list it"
+                "{endpoint} denies access to bucket `{bucket}` ({s3_code}: {s3_message}): allow {identity} to list it"
             ),
         ),
         S3Failure::OwnedByOther
@@ -122,6 +125,13 @@ fn unconnected(error: &str, requested: &RequestedBucket) -> Refused {
 
 pub(crate) fn of_client(error: &ClientError, requested: &RequestedBucket) -> Refused {
     let code = match error {
+        ClientError::Keys(KeysError::Exchange(error)) => match error {
+            ExchangeError::Token(_) => Code::NoCredentials,
+            ExchangeError::Unreachable { .. } => Code::EndpointUnreachable,
+            ExchangeError::Refused { .. } if error.is_expired_token() => Code::ExpiredCredentials,
+            ExchangeError::Refused { .. } => Code::AccessDenied,
+            ExchangeError::NoKeys { .. } | ExchangeError::Authorities { .. } => Code::Failed,
+        },
         ClientError::Keys(KeysError::Read { .. } | KeysError::Missing { .. } | KeysError::Unusable) => {
             Code::NoCredentials
         }
@@ -146,7 +156,12 @@ mod tests {
     use mountpoint_s3_client::error_metadata::ClientErrorMetadata;
 
     fn requested() -> RequestedBucket {
-        RequestedBucket { bucket: "b".into(), endpoint: "http://s3.test".into(), region: "r".into() }
+        RequestedBucket {
+            bucket: "b".into(),
+            endpoint: "http://s3.test".into(),
+            region: "r".into(),
+            identity: "role reader".into(),
+        }
     }
 
     fn forbidden(code: &str) -> Refused {
@@ -170,7 +185,8 @@ mod tests {
         ] {
             assert_eq!(forbidden(s3).code, code, "{s3}");
         }
-        assert!(forbidden("AccessDenied").message.contains("bucket `b`"));
+        let message = forbidden("AccessDenied").message;
+        assert!(message.contains("bucket `b`") && message.contains("allow role reader"), "{message}");
         let none = ObjectClientError::ClientError(S3RequestError::NoSigningCredentials);
         assert_eq!(of_listing(&none, &requested()).code, Code::NoCredentials);
     }

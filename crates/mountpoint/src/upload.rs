@@ -6,15 +6,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
 use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview, UploadReviewOutcome};
-use mountpoint_s3_client::{ObjectClient, PutObjectRequest, S3CrtClient, S3RequestError};
+use mountpoint_s3_client::{PutObjectRequest, S3RequestError};
 
+use crate::put::Put;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
-
-type Inner = <S3CrtClient as ObjectClient>::PutObjectRequest;
 
 #[derive(Debug)]
 pub(crate) struct Upload {
-    request: Inner,
+    put: Put,
     key: String,
     requested: Encryption,
     timeout: Arc<ServerTimeout>,
@@ -27,15 +26,10 @@ struct Encryption {
 }
 
 impl Upload {
-    pub(crate) fn new(
-        request: Inner,
-        key: &str,
-        params: &PutObjectParams,
-        timeout: Arc<ServerTimeout>,
-    ) -> Self {
+    pub(crate) fn new(put: Put, key: &str, params: &PutObjectParams, timeout: Arc<ServerTimeout>) -> Self {
         let requested =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { request, key: key.to_owned(), requested, timeout }
+        Self { put, key: key.to_owned(), requested, timeout }
     }
 }
 
@@ -67,20 +61,20 @@ impl PutObjectRequest for Upload {
     type ClientError = S3RequestError;
 
     async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
-        self.timeout.limit_request(Awaited::Transfer, self.request.write(slice)).await
+        self.timeout.limit_request(Awaited::Transfer, self.put.write(slice)).await
     }
 
     async fn complete(self) -> Answer<PutObjectResult, PutObjectError> {
-        let result = self.timeout.limit_request(Awaited::Transfer, self.request.complete()).await?;
-        self.requested.check(&self.key, result)
+        self.review_and_complete(|_review| UploadReviewOutcome::Proceed(None)).await
     }
 
     async fn review_and_complete(
         self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
-        let request = self.request.review_and_complete(review);
-        self.requested.check(&self.key, self.timeout.limit_request(Awaited::Transfer, request).await?)
+        let completed = self.put.review_and_complete(review);
+        let result = self.timeout.limit_request(Awaited::Transfer, completed).await?;
+        self.requested.check(&self.key, result)
     }
 }
 

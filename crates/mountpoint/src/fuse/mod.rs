@@ -2,47 +2,57 @@
 //! occupies no thread: otherwise a server that never answers would also keep `statfs` and everything else that needs no
 //! server from being answered.
 
+mod attributes;
+mod failure;
+mod handles;
+mod open_files;
 mod replies;
 mod requests;
+mod spool;
+mod storage;
 mod workers;
+mod writer;
 
 use std::future::Future;
 use std::sync::Arc;
 
 use mountpoint_s3_fs::S3Filesystem;
-use mountpoint_s3_fs::fs::Error;
 use tracing::Span;
 
 use crate::client::Client;
-use crate::server_timeout::ServerTimeout;
+use failure::Failure;
+pub(crate) use open_files::OpenFiles;
 use replies::log_failure;
+pub(crate) use spool::SpoolBudget;
+pub(crate) use storage::Storage;
 pub(crate) use workers::{Finish, Workers};
 
 pub(crate) struct FuseFilesystem {
-    files: Arc<S3Filesystem<Client>>,
-    workers: Workers,
-    server_timeout: Arc<ServerTimeout>,
+    pub(crate) open_files: Arc<OpenFiles>,
+    pub(crate) workers: Workers,
+    /// Changes of attributes that objects do not have are accepted without effect.
+    pub(crate) ignores_attributes: bool,
 }
 
 impl FuseFilesystem {
-    pub(crate) fn new(
-        files: S3Filesystem<Client>,
-        workers: Workers,
-        server_timeout: Arc<ServerTimeout>,
-    ) -> Self {
-        Self { files: Arc::new(files), workers, server_timeout }
-    }
-
     /// Runs the handler and replies with its result, or with the errno of its failure.
-    fn answer<T, H>(&self, span: Span, handler: H, reply: impl FnOnce(Result<T, i32>) + Send + 'static)
+    fn answer<T, E, H>(&self, span: Span, handler: H, reply: impl FnOnce(Result<T, i32>) + Send + 'static)
     where
         T: Send + 'static,
-        H: Future<Output = Result<T, Error>> + Send + 'static,
+        E: Into<Failure>,
+        H: Future<Output = Result<T, E>> + Send + 'static,
     {
-        self.workers.run(span, async move { reply(handler.await.map_err(|error| log_failure(&error))) });
+        self.workers.run(span, async move {
+            let result = handler.await;
+            reply(result.map_err(|error| log_failure(&error.into())));
+        });
     }
 
     fn files(&self) -> Arc<S3Filesystem<Client>> {
-        Arc::clone(&self.files)
+        Arc::clone(&self.open_files.storage.files)
+    }
+
+    fn open_files(&self) -> Arc<OpenFiles> {
+        Arc::clone(&self.open_files)
     }
 }

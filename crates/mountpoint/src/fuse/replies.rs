@@ -4,21 +4,21 @@ use fuser::{
     ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite,
 };
-use mountpoint_s3_fs::fs::{
-    Attr, DirectoryEntry, DirectoryReplier, Entry, Error, Opened, StatFs, ToErrno as _,
-};
+use mountpoint_s3_fs::fs::{Attr, DirectoryEntry, DirectoryReplier, Entry, Opened, StatFs};
 use rustix::io::Errno;
 use tracing::Span;
 
+use super::failure::Failure;
+
 /// In the span of its request. That a file does not exist is not worth a line.
-pub(super) fn log_failure(error: &Error) -> i32 {
-    let errno = error.to_errno();
+pub(super) fn log_failure(error: &Failure) -> i32 {
+    let errno = error.errno();
     let operation = Span::current().metadata().map_or("a request", tracing::Metadata::name);
     metrics::counter!("fuse.request_errors", "fuse_request" => operation).increment(1);
     if errno == Errno::NOENT.raw_os_error() {
-        tracing::debug!(errno, "{operation} failed: {error:#}");
+        tracing::debug!(errno, "{operation} failed: {error}");
     } else {
-        tracing::warn!(errno, "{operation} failed: {error:#}");
+        tracing::warn!(errno, "{operation} failed: {error}");
     }
     errno
 }

@@ -1,7 +1,6 @@
 //! Each kind of request of the kernel.
 
 use std::ffi::OsStr;
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
@@ -10,13 +9,14 @@ use fuser::{
 };
 use futures::executor::block_on;
 use rustix::io::Errno;
-use time::OffsetDateTime;
 
-use super::FuseFilesystem;
+use super::attributes::{Change, Requested, moment};
+use super::failure::Failure;
 use super::replies::{
     Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
     opened, statfs, written,
 };
+use super::{FuseFilesystem, Storage};
 use crate::server_timeout::Awaited;
 
 /// The library's metrics are made of spans with this target and these names.
@@ -32,7 +32,7 @@ macro_rules! span {
 /// For every other request the trait replies with the error that the library would reply with.
 impl Filesystem for FuseFilesystem {
     fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
-        block_on(self.files.init(config))
+        block_on(self.files().init(config))
     }
 
     fn statfs(&self, request: &Request<'_>, ino: u64, reply: ReplyStatfs) {
@@ -48,7 +48,7 @@ impl Filesystem for FuseFilesystem {
     }
 
     fn forget(&self, _request: &Request<'_>, ino: u64, lookups: u64) {
-        block_on(self.files.forget(ino, lookups));
+        block_on(self.files().forget(ino, lookups));
     }
 
     fn getattr(&self, request: &Request<'_>, ino: u64, _handle: Option<u64>, reply: ReplyAttr) {
@@ -61,9 +61,9 @@ impl Filesystem for FuseFilesystem {
         &self,
         request: &Request<'_>,
         ino: u64,
-        _mode: Option<u32>,
-        _uid: Option<u32>,
-        _gid: Option<u32>,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
         size: Option<u64>,
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
@@ -75,18 +75,30 @@ impl Filesystem for FuseFilesystem {
         flags: Option<u32>,
         reply: ReplyAttr,
     ) {
-        let moment = |time| match time {
-            TimeOrNow::SpecificTime(time) => OffsetDateTime::from(time),
-            TimeOrNow::Now => OffsetDateTime::now_utc(),
+        let requested = Requested { mode, uid, gid, size, atime, mtime };
+        let (open_files, ignored) = (self.open_files(), self.ignores_attributes);
+        let handler = async move {
+            let files = &open_files.storage.files;
+            let current = files.getattr(ino).await?;
+            match requested.change_of(&current.attr) {
+                Change::Nothing => Ok(current),
+                // The library accepts it for a file that is being written, and so `touch` and `cp -p` work. That must not
+                // depend on whether a close has published the file already.
+                Change::Attributes if ignored || open_files.is_open_for_writing(ino) => Ok(current),
+                Change::Attributes => {
+                    let (atime, mtime) = (atime.map(moment), mtime.map(moment));
+                    Ok(files.setattr(ino, atime, mtime, None, flags).await?)
+                }
+                // The library would ignore it for a file that is being written.
+                Change::Length { from, to } => Err(Failure::Truncation { from, to }),
+            }
         };
-        let (files, atime, mtime) = (self.files(), atime.map(moment), mtime.map(moment));
-        let handler = async move { files.setattr(ino, atime, mtime, size, flags).await };
         self.answer(span!("setattr", request, ino), handler, attributes(reply));
     }
 
     fn open(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
-        let (files, pid) = (self.files(), request.pid());
-        let handler = async move { files.open(ino, flags.into(), pid).await };
+        let (open_files, pid) = (self.open_files(), request.pid());
+        let handler = async move { open_files.open(ino, flags, pid).await };
         self.answer(span!("open", request, ino), handler, opened(reply));
     }
 
@@ -101,13 +113,20 @@ impl Filesystem for FuseFilesystem {
         lock: Option<u64>,
         reply: ReplyData,
     ) {
-        let (files, server_timeout) = (self.files(), Arc::clone(&self.server_timeout));
+        let open_files = self.open_files();
         self.workers.run(span!("read", request, ino, fh, offset, size), async move {
-            let content = files.read(ino, fh, offset, size, flags, lock);
-            // The client does not end a download that stalls. A reader can fail at any time: the library keeps count of
-            // what was read from the download, and the next reader continues from there.
-            let content = match server_timeout.limit(Awaited::Transfer, content).await {
-                Ok(content) => content.map_err(|error| log_failure(&error)),
+            let Storage { files, server_timeout, .. } = &open_files.storage;
+            let content = match open_files.reader(fh) {
+                // The client does not end a download that stalls. A reader can fail at any time: the library keeps count
+                // of what was read from the download, and the next reader continues from there.
+                Ok(fh) => {
+                    let content = files.read(ino, fh, offset, size, flags, lock);
+                    server_timeout.limit(Awaited::Transfer, content).await
+                }
+                Err(failure) => return data(reply, Err::<Vec<u8>, _>(log_failure(&failure))),
+            };
+            let content = match content {
+                Ok(content) => content.map_err(|error| log_failure(&error.into())),
                 Err(timed_out) => {
                     tracing::warn!("read failed: {timed_out}");
                     Err(Errno::IO.raw_os_error())
@@ -124,26 +143,26 @@ impl Filesystem for FuseFilesystem {
         fh: u64,
         offset: i64,
         content: &[u8],
-        write_flags: u32,
-        flags: i32,
-        lock: Option<u64>,
+        _write_flags: u32,
+        _flags: i32,
+        _lock: Option<u64>,
         reply: ReplyWrite,
     ) {
         let span = span!("write", request, ino, fh, offset, length = content.len());
-        let (files, content) = (self.files(), content.to_vec());
-        let handler = async move { files.write(ino, fh, offset, &content, write_flags, flags, lock).await };
+        let (open_files, content) = (self.open_files(), content.to_vec());
+        let handler = async move { open_files.write(ino, fh, offset, content).await };
         self.answer(span, handler, written(reply));
     }
 
     fn fsync(&self, request: &Request<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
-        let files = self.files();
-        let handler = async move { files.fsync(ino, fh, datasync).await };
+        let open_files = self.open_files();
+        let handler = async move { open_files.sync(ino, fh, datasync).await };
         self.answer(span!("fsync", request, ino, fh), handler, empty(reply));
     }
 
     fn flush(&self, request: &Request<'_>, ino: u64, fh: u64, lock: u64, reply: ReplyEmpty) {
-        let (files, pid) = (self.files(), request.pid());
-        let handler = async move { files.flush(ino, fh, lock, pid).await };
+        let (open_files, pid) = (self.open_files(), request.pid());
+        let handler = async move { open_files.flush(ino, fh, lock, pid).await };
         self.answer(span!("flush", request, ino, fh), handler, empty(reply));
     }
 
@@ -153,26 +172,26 @@ impl Filesystem for FuseFilesystem {
         ino: u64,
         fh: u64,
         flags: i32,
-        lock: Option<u64>,
-        flush: bool,
+        _lock: Option<u64>,
+        _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let files = self.files();
-        let handler = async move { files.release(ino, fh, flags, lock, flush).await };
+        let open_files = self.open_files();
+        let handler = async move { open_files.release(ino, fh, flags).await };
         self.answer(span!("release", request, ino, fh), handler, empty(reply));
     }
 
     fn opendir(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
-        let files = self.files();
-        let handler = async move { files.opendir(ino, flags).await };
+        let open_files = self.open_files();
+        let handler = async move { open_files.open_directory(ino, flags).await };
         self.answer(span!("opendir", request, ino), handler, opened(reply));
     }
 
     fn readdir(&self, request: &Request<'_>, ino: u64, fh: u64, offset: i64, mut reply: ReplyDirectory) {
-        let files = self.files();
+        let open_files = self.open_files();
         self.workers.run(span!("readdir", request, ino, fh, offset), async move {
-            let listed = files.readdir(ino, fh, offset, Names(&mut reply)).await;
-            names(reply)(listed.map_err(|error| log_failure(&error)));
+            let listed = open_files.list(ino, fh, offset, Names(&mut reply)).await;
+            names(reply)(listed.map_err(|failure| log_failure(&failure)));
         });
     }
 
@@ -184,16 +203,16 @@ impl Filesystem for FuseFilesystem {
         offset: i64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let files = self.files();
+        let open_files = self.open_files();
         self.workers.run(span!("readdirplus", request, ino, fh, offset), async move {
-            let listed = files.readdirplus(ino, fh, offset, NamesAndAttributes(&mut reply)).await;
-            names_and_attributes(reply)(listed.map_err(|error| log_failure(&error)));
+            let listed = open_files.list_plus(ino, fh, offset, NamesAndAttributes(&mut reply)).await;
+            names_and_attributes(reply)(listed.map_err(|failure| log_failure(&failure)));
         });
     }
 
     fn releasedir(&self, request: &Request<'_>, ino: u64, fh: u64, flags: i32, reply: ReplyEmpty) {
-        let files = self.files();
-        let handler = async move { files.releasedir(ino, fh, flags).await };
+        let open_files = self.open_files();
+        let handler = async move { open_files.release_directory(ino, fh, flags).await };
         self.answer(span!("releasedir", request, ino, fh), handler, empty(reply));
     }
 

@@ -1,0 +1,38 @@
+//! Why a request fails, and the error that the program gets.
+
+use mountpoint_s3_fs::fs::{Error, ToErrno as _};
+use rustix::io::Errno;
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub(super) enum Failure {
+    #[error("{0:#}")]
+    Library(Box<Error>),
+    #[error("the file is not open for this")]
+    BadHandle,
+    #[error("a write at byte {offset} of a file of {length} bytes: files are written from beginning to end")]
+    OutOfOrder { offset: i64, length: u64 },
+    #[error("cannot change the length of a file from {from} to {to} bytes: objects are written as a whole")]
+    Truncation { from: u64, to: u64 },
+    #[error("cannot continue the file: its first {length} bytes cannot be read back: {reason}")]
+    ReadBack { length: u64, reason: String },
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Library(Box::new(error))
+    }
+}
+
+impl Failure {
+    pub(super) fn errno(&self) -> i32 {
+        let errno = match self {
+            Self::Library(error) => return error.to_errno(),
+            Self::BadHandle => Errno::BADF,
+            Self::OutOfOrder { .. } => Errno::INVAL,
+            Self::Truncation { .. } => Errno::PERM,
+            Self::ReadBack { .. } => Errno::IO,
+        };
+        errno.raw_os_error()
+    }
+}

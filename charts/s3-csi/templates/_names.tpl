@@ -14,6 +14,26 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* Labels of the installation's own pods. What the chart selects by comes last, and cannot be overridden. */}}
+{{- define "s3-csi.podLabels" -}}
+{{- $own := include "s3-csi.labels" .root | fromYaml }}
+{{- toYaml (merge $own (omit .pod.podLabels "app")) }}
+{{- end }}
+
+{{- define "s3-csi.isOpenShift" -}}
+{{- $detected := .Capabilities.APIVersions.Has "security.openshift.io/v1" }}
+{{- if kindIs "bool" .Values.isOpenShift | ternary .Values.isOpenShift $detected }}yes{{ end }}
+{{- end }}
+
+{{- define "s3-csi.proxy" -}}
+{{- range $name, $value := dict "HTTPS_PROXY" .root.Values.proxy.httpsProxy "NO_PROXY" .root.Values.proxy.noProxy }}
+{{- if $value }}
+- name: {{ $.prefix }}{{ $name }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "s3-csi.image" -}}
 {{- with .root.Values.image.containerRegistry }}{{ trimSuffix "/" . }}/{{ end }}
 {{- .image.repository | trimPrefix "/" }}:{{ .image.tag | default .root.Chart.AppVersion }}
@@ -35,6 +55,99 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- else if le (int $level) 5 }}debug
 {{- else }}trace
 {{- end }}
+{{- end }}
+
+{{- /* The driver's own keys, as YAML. */}}
+{{- define "s3-csi.driverSecret" -}}
+{{- $amazon := .Values.awsAccessSecret }}
+{{- if $amazon.name }}
+name: {{ $amazon.name }}
+accessKeyId: {{ $amazon.keyId }}
+secretAccessKey: {{ $amazon.accessKey }}
+sessionToken: {{ $amazon.sessionToken }}
+{{- else }}
+{{- toYaml .Values.s3CredentialSecret }}
+{{- end }}
+{{- end }}
+
+{{- define "s3-csi.keyItems" -}}
+secretName: {{ .name }}
+optional: true
+items:
+  - key: {{ .accessKeyId }}
+    path: access_key_id
+  - key: {{ .secretAccessKey }}
+    path: secret_access_key
+  - key: {{ .sessionToken }}
+    path: session_token
+{{- end }}
+
+{{- define "s3-csi.agentUrl" -}}
+{{- with .Values.podIdentity.eks }}
+{{- $own := ternary "http://[fd00:ec2::23]/v1/credentials" "http://169.254.170.23/v1/credentials" (eq .ipFamily "ipv6") }}
+{{- $.Values.eksPodIdentityAgent.containerCredentialsFullURI | default .agentUrl | default $own }}
+{{- end }}
+{{- end }}
+
+{{- /* The role of a service account of the driver. */}}
+{{- define "s3-csi.role" -}}
+{{- index (.annotations | default dict) "eks.amazonaws.com/role-arn" | default "" }}
+{{- end }}
+
+{{- /* The driver's identity where it has no keys: variables, volume mounts and volumes of a pod with this service account. Names
+    and paths differ from those of EKS's webhooks, which leave variables that exist alone. */}}
+{{- define "s3-csi.identityVariables" -}}
+- name: AWS_ENDPOINT_URL_STS
+  value: {{ .root.Values.sts.endpointUrl | quote }}
+{{- with include "s3-csi.role" .account }}
+- name: AWS_ROLE_ARN
+  value: {{ . | quote }}
+- name: AWS_WEB_IDENTITY_TOKEN_FILE
+  value: /var/run/secrets/s3-csi/sts/token
+{{- end }}
+{{- if .root.Values.podIdentity.eks.driver }}
+- name: AWS_CONTAINER_CREDENTIALS_FULL_URI
+  value: {{ include "s3-csi.agentUrl" .root | quote }}
+- name: AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE
+  value: /var/run/secrets/s3-csi/pod-identity/token
+{{- end }}
+{{- if .root.Values.instanceProfile.enabled }}
+- name: AWS_EC2_METADATA_SERVICE_ENDPOINT
+  value: {{ .root.Values.instanceProfile.metadataUrl | quote }}
+{{- end }}
+{{- end }}
+
+{{- define "s3-csi.identityMounts" -}}
+{{- if include "s3-csi.role" .account }}
+- name: sts-token
+  mountPath: /var/run/secrets/s3-csi/sts
+  readOnly: true
+{{- end }}
+{{- if .root.Values.podIdentity.eks.driver }}
+- name: pod-identity-token
+  mountPath: /var/run/secrets/s3-csi/pod-identity
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "s3-csi.identityVolumes" -}}
+{{- $seconds := .root.Values.podIdentity.tokenExpirationSeconds }}
+{{- if include "s3-csi.role" .account }}
+{{- include "s3-csi.tokenVolume" (dict "name" "sts-token" "audience" "sts.amazonaws.com" "seconds" $seconds) }}
+{{- end }}
+{{- if .root.Values.podIdentity.eks.driver }}
+{{ include "s3-csi.tokenVolume" (dict "name" "pod-identity-token" "audience" "pods.eks.amazonaws.com" "seconds" $seconds) }}
+{{- end }}
+{{- end }}
+
+{{- define "s3-csi.tokenVolume" -}}
+- name: {{ .name }}
+  projected:
+    sources:
+      - serviceAccountToken:
+          audience: {{ .audience }}
+          expirationSeconds: {{ .seconds }}
+          path: token
 {{- end }}
 
 {{- define "s3-csi.nodeSelector" -}}

@@ -19,7 +19,7 @@ use crate::progress::{Meter, metered, say};
 const BUILD_WITHIN: Duration = Duration::from_mins(90);
 
 /// (package, program): what is shipped. The set of packages determines the features of shared dependencies.
-const SHIPPED: &[(&str, &str)] = &[
+pub(crate) const SHIPPED: &[(&str, &str)] = &[
     ("controller", "s3-csi-controller"),
     ("kubectl-s3", "kubectl-s3"),
     ("mounter", "s3-csi-mounter"),

@@ -9,7 +9,9 @@ use crate::command::{capture, on_path, run};
 use crate::progress::step;
 
 /// (package, a program or file that it provides, what it is for)
-const PACKAGES: &[(&str, &str, &str)] = &[
+type Package = (&'static str, &'static str, &'static str);
+
+const PACKAGES: &[Package] = &[
     ("busybox-static", "/bin/busybox", "shell of the test image, pause process of pods"),
     ("ca-certificates", "/etc/ssl/certs/ca-certificates.crt", "trusted authorities of the images"),
     ("cmake", "cmake", "builds the C libraries of the mount process"),
@@ -18,31 +20,45 @@ const PACKAGES: &[(&str, &str, &str)] = &[
     ("containernetworking-plugins", "/usr/lib/cni/bridge", "the pods' network"),
     ("dnsmasq-base", "dnsmasq", "names in the node's network"),
     ("g++", "g++", "builds the C libraries of the mount process"),
+    ("git", "git", "writes files on mounts in tests"),
     ("iproute2", "ip", "the node's network"),
     ("iptables", "iptables", "kube-proxy"),
     ("libclang-dev", "/usr/share/doc/libclang-dev", "builds the C libraries of the mount process"),
     ("libfuse3-dev", "/usr/include/fuse3/fuse.h", "the mount process"),
     ("make", "make", "builds the C libraries of the mount process"),
     ("pkg-config", "pkg-config", "finds the libraries of the mount process"),
+    ("python3", "python3", "writes files on mounts in tests"),
+    ("rsync", "rsync", "writes files on mounts in tests"),
     ("runc", "runc", "runs the node's containers"),
     ("socat", "socat", "kubectl port-forward"),
+    ("sqlite3", "sqlite3", "writes files on mounts in tests"),
     ("util-linux", "nsenter", "enters the node's namespaces"),
 ];
+
+/// Of the tests alone.
+const OF_TESTS: &[Package] = &[("prometheus", "promtool", "tests the alerts")];
 
 /// Required by the go.mod of Kubernetes 1.36.
 const GO: (u32, u32) = (1, 26);
 
 /// Installs missing packages in one call. Without root or apt-get, fails and names them.
 pub fn ensure_packages() -> Result<()> {
-    let missing: Vec<&str> =
-        PACKAGES.iter().filter(|(_, file, _)| !present(file)).map(|(name, ..)| *name).collect();
+    ensure(PACKAGES.iter().collect())
+}
+
+/// The same, and what only tests need.
+pub fn ensure_test_packages() -> Result<()> {
+    ensure(PACKAGES.iter().chain(OF_TESTS).collect())
+}
+
+fn ensure(packages: Vec<&Package>) -> Result<()> {
+    let missing: Vec<&Package> = packages.into_iter().filter(|(_, file, _)| !present(file)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() || !on_path("apt-get") {
-        let list: Vec<String> = PACKAGES
+        let list: Vec<String> = missing
             .iter()
-            .filter(|(name, ..)| missing.contains(name))
             .map(|(name, file, purpose)| format!("  {name} (provides {file}: {purpose})"))
             .collect();
         bail!(
@@ -50,7 +66,8 @@ pub fn ensure_packages() -> Result<()> {
             list.join("\n")
         );
     }
-    step(&format!("installing Debian packages: {}", missing.join(" ")), || {
+    let names: Vec<&str> = missing.iter().map(|(name, ..)| *name).collect();
+    step(&format!("installing Debian packages: {}", names.join(" ")), || {
         let apt = |arguments: &[&str]| {
             run(Command::new("apt-get")
                 .env("DEBIAN_FRONTEND", "noninteractive")
@@ -58,7 +75,7 @@ pub fn ensure_packages() -> Result<()> {
                 .args(arguments))
         };
         let mut install = vec!["install", "--yes", "--no-install-recommends"];
-        install.extend(&missing);
+        install.extend(&names);
         // On a new machine the package lists may be missing or outdated. They are fetched only after a first failure.
         apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
     })

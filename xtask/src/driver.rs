@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
-use crate::cache::checkout;
+use crate::cache::{Cache, checkout};
 use crate::cluster::Cluster;
 use crate::command::{capture, run};
+use crate::programs::{Kubernetes, Programs, Purpose};
 use crate::s3;
 
 pub const NAMESPACE: &str = "kube-system";
@@ -19,6 +20,8 @@ const USUAL: &[&str] = &[
     "mountpointPod.image.repository=s3-csi.test/mounter",
     "mountpointPod.image.tag=dev,mountpointPod.image.pullPolicy=Never",
     "podIdentity.enabled=true",
+    // Tests stop and kill "the" controller; those of several replicas ask for them.
+    "controller.replicas=1",
 ];
 
 /// Installs or upgrades the driver, for the cluster's S3 server and with Alice's keys unless `values` override them. Returns
@@ -56,6 +59,16 @@ pub fn restart(cluster: &Cluster) -> Result<()> {
     programs.iter().try_for_each(|program| kubectl(&["status", program, "--timeout=300s"]))
 }
 
+/// The chart with its CRD as one manifest, for `kubectl apply`.
+pub fn manifest(cache: &Cache, kubernetes: Kubernetes, values: &[String]) -> Result<String> {
+    Programs::ensure(cache, kubernetes, Purpose::Cluster)?;
+    let mut helm = Command::new(Programs::of(cache, kubernetes)?.tool("helm"));
+    helm.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi"));
+    helm.args(["--include-crds", "--skip-tests", "--namespace", NAMESPACE]);
+    helm.arg("--kube-version").arg(kubernetes.to_string());
+    capture(helm.args(values.iter().flat_map(|value| ["--set", value])))
+}
+
 /// Renders the chart with the values of `file` and with `values`, which take precedence, as YAML.
 pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result<String> {
     let mut command = helm(cluster)?;
@@ -64,6 +77,15 @@ pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result
         command.arg("--values").arg(file);
     }
     capture(command.args(values.iter().flat_map(|value| ["--set", value])))
+}
+
+/// What Helm prints after an installation with these values, without installing.
+pub fn notes(cluster: &Cluster, values: &[&str]) -> Result<String> {
+    let mut command = helm(cluster)?;
+    command.args(["install", "s3-csi", "--dry-run=server", "--take-ownership"]);
+    command.arg(checkout().join("charts/s3-csi"));
+    let printed = capture(command.args(values.iter().flat_map(|value| ["--set", value])))?;
+    Ok(printed.split_once("NOTES:").context("Helm prints no notes")?.1.to_owned())
 }
 
 /// `helm` inside the node, for the driver's namespace.

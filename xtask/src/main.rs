@@ -12,7 +12,7 @@ use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::progress::step;
 use xtask::s3::{self, Account};
-use xtask::{bench, cargo, debian, demo, ground, image, test, testpod};
+use xtask::{bench, cargo, debian, demo, driver, ground, image, sbom, test, testpod};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
@@ -33,6 +33,16 @@ enum Xtask {
     Image(ImageArguments),
     /// Build the kubectl plugin without shared libraries.
     Plugin,
+    /// Print the chart as a plain manifest, for clusters without Helm.
+    Manifest {
+        #[command(flatten)]
+        release: Release,
+        /// Value of the chart, such as `s3.endpointUrl=https://s3.example.com`; can be repeated.
+        #[arg(long = "set")]
+        values: Vec<String>,
+    },
+    /// Print the crates of the shipped programs with their licences, as `CycloneDX`.
+    Sbom,
     /// Regenerate the generated files that are committed.
     Gen,
     #[command(name = cluster::INIT, hide = true)]
@@ -204,6 +214,10 @@ fn run(command: Xtask) -> Result<ExitCode> {
             image::unpack(&cache, &name, &folder)?;
         }
         Xtask::Plugin => println!("{}", cargo::plugin(&cache)?.display()),
+        Xtask::Manifest { release, values } => {
+            print!("{}", driver::manifest(&cache, release.kubernetes, &values)?);
+        }
+        Xtask::Sbom => print!("{}", sbom::of_programs(&cache)?),
         Xtask::Gen => test::generate(&cache)?,
         Xtask::Image(_) => {
             debian::ensure_packages()?;

@@ -10,6 +10,7 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::{Cache, checkout};
+use crate::definitions;
 use crate::process::listen;
 use crate::progress::{Meter, metered};
 
@@ -127,7 +128,10 @@ impl Programs {
                 programs.install(cache, tool, meter)
             })?;
         }
-        Ok(())
+        match purpose {
+            Purpose::Cluster => Ok(()),
+            Purpose::Tests => definitions::ensure(cache),
+        }
     }
 
     /// With one command, so that both cores are busy while a program is linked.
@@ -195,7 +199,7 @@ fn count(meter: &Meter, line: &str) {
     if line.starts_with("go: ") { meter.doing(line) } else { meter.advance(line) }
 }
 
-fn go(cache: &Cache, verb: &str) -> Command {
+pub(crate) fn go(cache: &Cache, verb: &str) -> Command {
     let mut go = Command::new("go");
     go.arg(verb).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
     go.env("GOCACHE", cache.go().join("build")).env("GOMODCACHE", cache.go().join("modules"));

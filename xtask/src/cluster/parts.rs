@@ -197,7 +197,9 @@ fn api_server(cluster: &Cluster, program: &Path) -> Command {
         command.arg(flag(name, &cluster.pki(file)));
     }
     command.args(["--kubelet-preferred-address-types=InternalIP", "--allow-privileged=true"]);
+    // Also where a server that trusts the tokens looks for their keys.
     command.arg("--service-account-issuer=https://kubernetes.default.svc");
+    command.arg("--service-account-jwks-uri=https://kubernetes.default.svc/openid/v1/jwks");
     command.args(["--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"]);
     command
 }

@@ -4,7 +4,7 @@ pub mod evidence;
 mod suite;
 
 use std::process::{Command, ExitCode};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
@@ -16,6 +16,7 @@ use crate::command::run as run_command;
 use crate::debian;
 use crate::ground;
 use crate::image;
+use crate::process::listen;
 use crate::programs::{Kubernetes, Purpose};
 use crate::progress::step;
 use suite::{Count, Place, or_failed, suite};
@@ -69,7 +70,7 @@ impl Wanted {
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let began = Instant::now();
     // Even lints build the C libraries of the mount process.
-    debian::ensure_packages()?;
+    debian::ensure_test_packages()?;
     let mut total = Count::default();
     if wanted.includes(Suite::Lint) {
         total += or_failed("lint", lint(cache).map(|()| Count::default()));
@@ -190,7 +191,14 @@ fn in_own_cluster(
 /// What needs no compiler; the rest is linted while it is compiled.
 fn lint(cache: &Cache) -> Result<()> {
     check_dependencies(cache)?;
-    step("format", || run_command(cargo(cache).args(["fmt", "--all", "--check"])))
+    step("format", || check(cargo(cache).args(["fmt", "--all", "--check"])))
+}
+
+/// Compiling cargo-deny takes minutes; the rest is for slower or busy machines.
+const LINT_WITHIN: Duration = Duration::from_mins(40);
+
+fn check(command: &mut Command) -> Result<()> {
+    listen(command, LINT_WITHIN, |_| {}).map(drop)
 }
 
 /// Newest at the time of writing; a lint must not change by itself.
@@ -209,13 +217,12 @@ fn check_dependencies(cache: &Cache) -> Result<()> {
             // It runs for a second: optimizing it would take four minutes.
             install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
             // Its own: with ours, a change of either would build the other anew.
-            run_command(install.env_remove("CARGO_TARGET_DIR"))
+            check(install.env_remove("CARGO_TARGET_DIR"))
         })?;
     }
     step("dependencies", || {
-        let mut check = Command::new(program);
-        check.current_dir(checkout()).args(["check", "bans", "licenses", "sources"]);
-        run_command(&mut check)
+        let mut deny = Command::new(program);
+        check(deny.current_dir(checkout()).args(["check", "bans", "licenses", "sources"]))
     })
 }
 

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 use xtask::command::capture;
 use xtask::driver;
 
+use crate::identity_values::NODE_ROLE;
+
 /// Every object that `values` install, as the API server would keep it.
-fn objects(stage: &Stage, values: &[&str]) -> Vec<Value> {
+pub(crate) fn objects(stage: &Stage, values: &[&str]) -> Vec<Value> {
     objects_of(stage, None, values)
 }
 
@@ -32,13 +34,13 @@ fn objects_of(stage: &Stage, file: Option<&Path>, values: &[&str]) -> Vec<Value>
     list["items"].as_array().unwrap().clone()
 }
 
-fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+pub(crate) fn find<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let found = objects.iter().find(|one| one["kind"] == kind && one["metadata"]["name"] == name);
     found.unwrap_or_else(|| panic!("no {kind} {name}"))
 }
 
 /// The pods of node service and controller, as their templates have them.
-fn pods(objects: &[Value]) -> [&Value; 2] {
+pub(crate) fn pods(objects: &[Value]) -> [&Value; 2] {
     [("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller")]
         .map(|(kind, name)| &find(objects, kind, name)["spec"]["template"]["spec"])
 }
@@ -47,7 +49,7 @@ fn names(pod: &Value) -> Vec<&str> {
     pod["containers"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect()
 }
 
-fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
+pub(crate) fn variable<'a>(container: &'a Value, name: &str) -> &'a Value {
     let all = container["env"].as_array().unwrap();
     all.iter().find(|one| one["name"] == name).map_or(&Value::Null, |one| &one["value"])
 }
@@ -81,6 +83,11 @@ async fn the_server_takes_whatever_the_values_make() {
         &["node.tolerateAllTaints=true", "node.nodeSelector.disk=fast", "node.maxVolumes=7"],
         &["node.serviceAccount.create=false", "controller.serviceAccount.create=false"],
         &["mountpointPod.networkPolicy.enabled=true", "podIdentity.enabled=true"],
+        &["mountpointPod.networkPolicy.enabled=true", "instanceProfile.enabled=true", NODE_ROLE],
+        &[
+            "mountpointPod.networkPolicy.enabled=true",
+            "podIdentity.enabled=true,podIdentity.eks.enabled=true",
+        ],
     ] {
         pods(&objects(&stage, values));
     }

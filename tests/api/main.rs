@@ -1,5 +1,6 @@
 //! A real API server with nothing that acts on objects but, where a test wants it, our controller.
 
+mod admission;
 mod attach;
 mod bounds;
 mod chart;
@@ -8,10 +9,13 @@ mod definition;
 mod detach;
 mod explain;
 mod heal;
+mod identity_values;
+mod installation;
 mod memory;
 mod needed;
 mod node;
 mod node_mounts;
+mod pages;
 mod policies;
 mod rights;
 mod server;

@@ -1,11 +1,12 @@
 //! A server that fails, and a network that loses answers: no bucket twice, none left over, and no OK that is not true.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::claims::{LIMIT, Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
@@ -119,6 +120,45 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     tenant.claim_gone("data").await;
     let bucket = left.first().unwrap();
     tenant.has_event("data", &["BucketLeft:", bucket, "is gone: delete it manually"]).await;
+    drop(controller);
+}
+
+/// When cleanups were tried.
+static CLEANUPS: Mutex<Vec<Instant>> = Mutex::new(Vec::new());
+/// The least that the controller waits after the first failed cleanup: a quarter of a second, less its jitter.
+const SHORTEST_WAIT: Duration = Duration::from_millis(175);
+
+/// Each edit of a claim makes the controller look at it, and its author can edit it without end.
+#[tokio::test]
+async fn edits_do_not_shorten_the_wait_after_a_failed_cleanup() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("edited", ALICE).await;
+    let server = Faulty::before(SERVER, |_, _| Fault::DropAnswer);
+    let controller = behind(&server, &tenant).await;
+    tenant.class("plain", json!({"bucketNamePrefix": "edited"}), json!({})).await;
+    tenant.claim("data", "plain").await;
+    tenant.has_event("data", &["ProvisioningFailed:", "lost the connection"]).await;
+    server.plan(|_, line| {
+        if line.starts_with("DELETE /edited-") {
+            CLEANUPS.lock().unwrap().push(Instant::now());
+        }
+        Fault::Refuse(503, "SlowDown")
+    });
+    tenant.delete("data").await;
+    let times = eventually("it was tried five times", LIMIT, || async {
+        let times = CLEANUPS.lock().unwrap().clone();
+        let edit = json!({"metadata": {"annotations": {"edited": format!("{:?}", Instant::now())}}});
+        tenant.claims().patch("data", &PatchParams::default(), &Patch::Merge(edit)).await.unwrap();
+        Seen::some((times.len() >= 5).then(|| times.clone()), times.len())
+    })
+    .await;
+    for (failures, pair) in times.windows(2).enumerate() {
+        let (wait, least) = (pair[1] - pair[0], SHORTEST_WAIT * (1 << failures));
+        assert!(wait >= least, "{wait:?} instead of {least:?} after {} failures", failures + 1);
+    }
+    server.plan(|_, _| Fault::None);
+    tenant.claim_gone("data").await;
+    assert!(ours(&tenant, "edited-").is_empty());
     drop(controller);
 }
 

@@ -26,21 +26,16 @@ fn prefix(line: &str) -> String {
     rest.split(['&', ' ']).next().unwrap_or_default().replace("%2F", "/")
 }
 
-/// A list with keys below the prefix, until it is this long.
+/// A list of this length, with a key below the prefix again and again.
 fn list(line: &str, bytes: usize) -> String {
-    let (prefix, mut number) = (prefix(line), 0);
-    let mut page = LIST.to_owned();
-    while page.len() < bytes {
-        write!(page, "<Contents><Key>{prefix}{number}</Key></Contents>").unwrap();
-        number += 1;
-    }
-    page + "</ListBucketResult>"
+    let entry = format!("<Contents><Key>{}key</Key></Contents>", prefix(line));
+    LIST.to_owned() + &entry.repeat(bytes / entry.len()) + "</ListBucketResult>"
 }
 
-/// Too long for a list, and just short enough, with a hundred times more keys than were asked for.
+/// Much too long for a list, and just short enough, with a hundred times more keys than were asked for.
 fn flood(line: &str) -> String {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
-    list(line, if NUMBER.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { 8 << 20 } else { 4_000_000 })
+    list(line, if NUMBER.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) { 32 << 20 } else { 4_000_000 })
 }
 
 /// The most memory that the process has ever had.
@@ -91,6 +86,46 @@ async fn answers_without_measure_do_not_decide_how_much_memory_is_used() {
     for volume in &volumes {
         tenant.volume_gone(volume).await;
     }
+    drop(controller);
+}
+
+/// Lists that the server was asked for and has not answered yet: now, and at most.
+static UNANSWERED: AtomicUsize = AtomicUsize::new(0);
+static MOST_UNANSWERED: AtomicUsize = AtomicUsize::new(0);
+/// Before it asks, the controller sets 4 MiB of 24 MiB aside for the longest list that it would take.
+const LISTS_AT_ONCE: usize = 6;
+/// Time for others to be asked for as well.
+const ANSWERS_AFTER: Duration = Duration::from_millis(500);
+
+/// An empty list.
+fn slow(_: &str) -> String {
+    let unanswered = UNANSWERED.fetch_add(1, Ordering::Relaxed) + 1;
+    MOST_UNANSWERED.fetch_max(unanswered, Ordering::Relaxed);
+    std::thread::sleep(ANSWERS_AFTER);
+    UNANSWERED.fetch_sub(1, Ordering::Relaxed);
+    LIST.to_owned() + "</ListBucketResult>"
+}
+
+#[tokio::test]
+async fn no_more_answers_are_asked_for_at_once_than_there_is_memory_for() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("crowded", ALICE).await;
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let volumes = prefixes(&tenant, "crowded-bucket", VOLUMES).await;
+    server.plan(|_, line| match line.split('?').next() {
+        Some("GET /crowded-bucket/") => Fault::Invent(slow),
+        _ => Fault::None,
+    });
+    for number in 0..VOLUMES {
+        tenant.delete(&format!("data-{number}")).await;
+    }
+    for volume in &volumes {
+        tenant.volume_gone(volume).await;
+    }
+    let most = MOST_UNANSWERED.load(Ordering::Relaxed);
+    assert!((2..=LISTS_AT_ONCE).contains(&most), "{most} lists at once");
     drop(controller);
 }
 

@@ -39,6 +39,30 @@ async fn tls_with_a_private_authority_and_virtual_hosts() {
 }
 
 #[tokio::test]
+async fn through_a_proxy_unless_the_endpoint_is_excepted() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("proxy", ALICE).await;
+    tenant.class("plain", json!({}), json!({})).await;
+    let authority = format!("--ca-bundle={}", tenant.here.cluster.authority().display());
+    let (tls, plain) = (format!("--endpoint-url={ENDPOINT_TLS}"), format!("--endpoint-url={ENDPOINT}"));
+    for (name, endpoint, exception, proxied) in [
+        ("proxied", &tls, "--s3-no-proxy=other.test", true),
+        ("excepted", &tls, "--s3-no-proxy=.s3.test,s3.test", false),
+        // Like the mount process, which has no proxy for plain HTTP.
+        ("plain", &plain, "--s3-no-proxy=", false),
+    ] {
+        let relay = Relay::to(None);
+        let proxy = format!("--s3-https-proxy={}", relay.url());
+        let arguments = [endpoint.as_str(), &authority, &proxy, exception];
+        let controller = Controller::start(&tenant.here.client, &arguments).await;
+        tenant.claim(name, "plain").await;
+        tenant.bound(name).await;
+        assert_eq!(relay.heard().contains("CONNECT s3.test:443"), proxied, "{name}");
+        assert!(controller.stop().success());
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_is_not_trusted_or_not_there_is_named() {
     let _running = controller::none().await;
     let tenant = Tenant::set("untrusted", ALICE).await;
@@ -141,6 +165,10 @@ async fn a_request_that_is_seen_carries_no_key_and_cannot_be_changed() {
     }
     let (head, payload) = first(&spoken, &format!("POST /{bucket}/?delete"));
     assert!(header(&head, "authorization").contains("host;x-amz-content-sha256;x-amz-date"));
+    let hashes: Vec<&str> =
+        spoken.lines().filter_map(|line| line.strip_prefix("x-amz-content-sha256: ")).collect();
+    assert_eq!(hashes.len(), requests.len());
+    assert!(!hashes.contains(&"UNSIGNED-PAYLOAD"), "the payload of a request can be changed");
     assert!(spoken.contains(&format!("x-amz-security-token: {token}")), "{spoken}");
     assert!(spoken.contains("x-amz-content-sha256;x-amz-date;x-amz-security-token"), "and it is signed");
 

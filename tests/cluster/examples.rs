@@ -1,47 +1,58 @@
 //! Every manifest in `examples/` works unchanged.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use s3_csi_tests::{Seen, eventually};
 use xtask::command::capture;
 
 use crate::story::{LIMIT, Story};
 
-const BUCKET: &str = "my-bucket";
+pub(crate) const BUCKET: &str = "my-bucket";
 
-#[tokio::test]
-async fn every_example_works() {
-    let story = Story::begin("examples").await;
-    story.server.create_bucket(BUCKET).unwrap();
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+/// Applies an example, waits for what its pods say, and deletes it.
+pub(crate) async fn works(story: &Story, file: &str) {
     let kubectl = |arguments: &[&str]| capture(story.here.cluster.kubectl().unwrap().args(arguments));
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    // The claims suite covers the examples of claims without pods.
-    files.retain(|file| !file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dynamic-")));
-    files.sort();
-    for file in &files {
-        let path = file.to_str().unwrap();
-        kubectl(&["apply", "--filename", path]).unwrap();
-        let objects = kubectl(&["get", "--filename", path, "--output=name"]).unwrap();
-        let pods: Vec<&str> = objects.lines().filter(|name| name.starts_with("pod/")).collect();
-        assert!(!pods.is_empty(), "{} shows no pod", file.display());
-        for pod in pods.iter().filter(|pod| **pod != "pod/writer") {
-            let word = if *pod == "pod/reader" { "hello from writer" } else { "ready" };
-            eventually(&format!("{pod} of {} logs `{word}`", file.display()), LIMIT, || async {
-                let said = kubectl(&["logs", pod]).unwrap_or_else(|error| format!("{error:#}"));
-                let seen = said.contains(word).then_some(());
-                Seen::some(seen, format!("{said}\n{}", kubectl(&["describe", pod]).unwrap_or_default()))
-            })
-            .await;
-        }
-        kubectl(&["delete", "--filename", path, "--timeout=300s"]).unwrap();
+    let path = folder().join(file);
+    let path = path.to_str().unwrap();
+    kubectl(&["apply", "--filename", path]).unwrap();
+    let objects = kubectl(&["get", "--filename", path, "--output=name"]).unwrap();
+    let pods: Vec<&str> = objects.lines().filter(|name| name.starts_with("pod/")).collect();
+    assert!(!pods.is_empty(), "{file} shows no pod");
+    for pod in pods.iter().filter(|pod| **pod != "pod/writer") {
+        let word = if *pod == "pod/reader" { "hello from writer" } else { "ready" };
+        eventually(&format!("{pod} of {file} logs `{word}`"), LIMIT, || async {
+            let said = kubectl(&["logs", pod]).unwrap_or_else(|error| format!("{error:#}"));
+            let seen = said.contains(word).then_some(());
+            Seen::some(seen, format!("{said}\n{}", kubectl(&["describe", pod]).unwrap_or_default()))
+        })
+        .await;
     }
+    kubectl(&["delete", "--filename", path, "--timeout=300s"]).unwrap();
     eventually("nothing is mounted", LIMIT, || async {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         Seen::some((!mounts.contains(&format!("~csi/{BUCKET}"))).then_some(()), mounts)
     })
     .await;
+}
+
+#[tokio::test]
+async fn every_example_works() {
+    let story = Story::begin("examples").await;
+    story.server.create_bucket(BUCKET).unwrap();
+    let names =
+        fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<String> = names.collect();
+    // The claims suite covers the examples of claims without pods; the stories of identities cover theirs.
+    files.retain(|name| !name.starts_with("dynamic-") && !name.starts_with("identity-"));
+    files.sort();
+    for file in &files {
+        works(&story, file).await;
+    }
     for key in story.server.objects(BUCKET, "").unwrap() {
         story.server.delete(BUCKET, &key).unwrap();
     }

@@ -65,7 +65,7 @@ async fn what_differs_is_not_shared() {
         spec["serviceAccountName"] = json!(account);
         story.here.run(&format!("as-{account}"), spec).await;
     }
-    story.has_event("`authenticationSource: pod` is not supported").await;
+    story.has_event("has no role: annotate it with `eks.amazonaws.com/role-arn`").await;
     let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());
     eventually("one attachment per service account", LIMIT, || async {
         let all = attachments.list(&ListParams::default()).await.unwrap();

@@ -1,11 +1,14 @@
 //! User journeys on a real node.
 
+mod associations;
 mod attachments;
 mod bounds;
 mod credentials;
 mod deaths;
+mod driver_identity;
 mod examples;
 mod failures;
+mod identities;
 mod journeys;
 mod layers;
 mod object_store;

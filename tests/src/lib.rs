@@ -1,6 +1,8 @@
 //! What the suites share: the cluster around them, waiting with a deadline, and safe access to mounted paths.
 
 pub mod account;
+pub mod actor;
+pub mod agent;
 pub mod changed;
 pub mod chart;
 pub mod claims;
@@ -9,11 +11,16 @@ pub mod csi;
 #[cfg(test)]
 mod documented;
 pub mod faulty;
+pub mod folder;
+mod http;
 mod inside;
 pub mod manifest;
 pub mod memory_limit;
+pub mod metadata;
 #[cfg(test)]
 mod modules;
+#[cfg(test)]
+mod monitoring;
 pub mod mountpoint_pod;
 pub mod node;
 pub mod processes;
@@ -21,10 +28,12 @@ pub mod program;
 pub mod relay;
 pub mod right;
 pub mod sanity;
+pub mod secrecy;
 mod served;
 pub mod stage;
 pub mod story;
 mod wait;
+pub mod web_identity;
 
 pub use inside::{Inside, cluster};
 pub use served::within;

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use mounter::credentials::Credentials;
 use mounter::handover::client::{hand_over, listens};
 use mounter::handover::{MountReply, MountRequest, Refused};
 use mounter::{EXIT, SOCKET};
@@ -25,7 +26,7 @@ use service::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use service::csi::{NodePublishVolumeRequest, VolumeCapability};
 use service::keys::Keys;
 use tempfile::TempDir;
-use xtask::s3::{Account, Client, ENDPOINT, REGION};
+use xtask::s3::{ALICE, Account, Client, ENDPOINT, REGION};
 
 use crate::cluster;
 pub use crate::served::Served;
@@ -133,11 +134,13 @@ impl MountpointPod {
         self.provide(account.access_key, account.secret_key);
         let endpoint = [format!("--endpoint-url={ENDPOINT}"), format!("--region={REGION}")];
         let flags = ["s3-csi-node", "--node-name=node"].map(str::to_owned).into_iter().chain(endpoint);
-        let publish = volume_without_options(bucket);
+        let flags = node::flags::Flags::parse_from(flags);
+        let mut publish = volume_without_options(bucket);
+        flags.s3_addressing.apply(&publish.volume, &mut publish.arguments);
         // The node gives one of them where the volume has not the other.
         let instead = |argument: &String| argument != "--allow-root" || !arguments.contains(&"--allow-other");
         let of_node = publish.arguments.render().into_iter().filter(instead);
-        let mut environment = node::flags::Flags::parse_from(flags).environment();
+        let mut environment = flags.environment();
         environment.extend(publish.environment);
         environment.extend(credentials::static_keys(NAME).variables());
         MountRequest {
@@ -146,6 +149,19 @@ impl MountpointPod {
             arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
             environment,
         }
+    }
+
+    /// The same with a token for an agent instead of keys.
+    pub fn request_at(&self, agent: &str, token: &str, bucket: &str) -> MountRequest {
+        let comm = OwnedFd::from(File::open(self.comm.path()).unwrap());
+        credentials::write_token(&comm, NAME, token).unwrap();
+        let mut request = self.request(ALICE, bucket, &[]);
+        for (name, _) in credentials::static_keys(NAME).variables() {
+            request.environment.remove(&name);
+        }
+        let token_file = credentials::token_file(NAME);
+        request.environment.extend(Credentials::Container { uri: agent.to_owned(), token_file }.variables());
+        request
     }
 
     /// The node's part: mounts and hands over.

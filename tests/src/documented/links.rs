@@ -7,7 +7,9 @@ use super::{files_below, root};
 
 fn pages() -> Vec<PathBuf> {
     let mut pages = files_below(&root().join("docs"), "md");
-    pages.extend(["README.md", "CONTRIBUTING.md"].map(|page| root().join(page)));
+    pages.extend(
+        ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"].map(|page| root().join(page)),
+    );
     pages
 }
 

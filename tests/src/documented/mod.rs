@@ -1,9 +1,12 @@
 //! The documentation matches the code: tables are complete, promises name their tests, links lead somewhere.
 
+mod admission;
 mod architecture;
 mod links;
 mod promises;
 mod tables;
+mod values;
+mod workflows;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use controller::provision::class::parameters::ClassError;
+use contract::volume::attribute;
+use controller::provision::class::parameters::known;
 
 use super::{files_below, first_cell, last_cell, root, rows, section, spans};
 
@@ -43,24 +44,20 @@ fn sources(folder: &str) -> Vec<String> {
 #[test]
 fn the_documented_volume_attributes_are_those_of_the_contract() {
     let page = include_str!("../../../docs/static-volumes.md");
-    // Accepted for compatibility.
-    let documented =
-        documented(section(page, "### Attributes")).into_iter().filter(|name| *name != "stsRegion");
+    let known: BTreeSet<&str> = attribute::ALL.iter().copied().collect();
+    assert_eq!(documented(section(page, "### Attributes")), known);
+    // The list leaves none out; of the environment, it has the variables and not their prefix.
     let sources = sources("contract/src");
     let module = sources.iter().find_map(|source| source.split_once("pub mod attribute {")).unwrap().1;
     let keys: BTreeSet<&str> =
         literals(module.split_once("\n}").unwrap().0).into_iter().map(|(key, _)| key).collect();
-    // Of `mountpointEnv.HTTPS_PROXY`, the code has the prefix.
-    let documented: BTreeSet<&str> =
-        documented.map(|name| name.find('.').map_or(name, |dot| &name[..=dot])).collect();
-    assert_eq!(documented, keys);
+    assert_eq!(keys.difference(&known).collect::<Vec<_>>(), [&attribute::ENVIRONMENT]);
 }
 
 #[test]
 fn the_documented_class_parameters_are_the_accepted_ones() {
     let page = include_str!("../../../docs/provisioning.md");
-    let refused = ClassError::Unknown(String::new()).to_string();
-    let known: BTreeSet<&str> = refused.rsplit_once(": ").unwrap().1.split(", ").collect();
+    let known: BTreeSet<&str> = known().into_iter().collect();
     assert_eq!(documented(section(page, "## Class parameters")), known);
 }
 
@@ -100,7 +97,7 @@ fn registered(source: &str) -> BTreeSet<&str> {
 
 #[test]
 fn the_documented_metrics_are_the_registered_ones() {
-    let page = include_str!("../../../docs/installation.md");
+    let page = include_str!("../../../docs/metrics.md");
     let documented = documented(section(page, "## Probes and metrics"));
     for program in ["node", "controller"] {
         let prefix = format!("s3_csi_{program}_");

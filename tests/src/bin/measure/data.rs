@@ -36,17 +36,52 @@ pub(crate) fn measure(other: Option<&str>) -> Samples {
     starts(&mut samples);
     eprintln!("plain requests and the mount");
     let arguments = other.map(|folder| ["--mountpoint-bin-dir", folder]);
+    let own = Server { kind: "own", mounter: &[], mount: &[] };
+    let library_front = Server { kind: "library", mounter: &[], mount: &["--library-front"] };
     for round in 0..LARGE_ROUNDS {
         let plain = Rates::plain(&client, round);
-        let ours = Rates::mounted(&client, &[], round);
+        // Each of them is first as often as the other, because the second finds the machine in another state.
+        let mut order = [&own, &library_front];
+        order.rotate_left(round % 2);
+        let mut rates = order.map(|server| Rates::mounted(&client, server, round));
+        rates.rotate_left(round % 2);
+        let [ours, library] = rates;
         record(&mut samples, OURS, &ours, &plain);
+        record_front(&mut samples, &ours, &library);
         samples.entry("list_10000_ms").or_default().push(ours.list_ms);
-        if let Some(arguments) = &arguments {
-            let theirs = Rates::mounted(&client, arguments, round);
+        if let Some(mounter) = &arguments {
+            let theirs = Rates::mounted(&client, &Server { kind: "other", mounter, mount: &[] }, round);
             record(&mut samples, AGAINST, &ours, &theirs);
         }
     }
     samples
+}
+
+/// What serves the bucket.
+struct Server<'a> {
+    kind: &'a str,
+    /// Arguments of the mounter.
+    mounter: &'a [&'a str],
+    /// Arguments of the mount process.
+    mount: &'a [&'a str],
+}
+
+/// Our FUSE front compared with the library's own, in the same program with the same options.
+fn record_front(samples: &mut Samples, ours: &Rates, library: &Rates) {
+    let [read, write, _, small_read, small_write] = ours.per_second;
+    let [their_read, their_write, _, their_small_read, their_small_write] = library.per_second;
+    let small = |read: f64, write: f64| 1.0 / (1.0 / read + 1.0 / write);
+    for (key, ratio) in [
+        ("read_ratio_to_library_front", read / their_read),
+        ("write_ratio_to_library_front", write / their_write),
+        (
+            "small_ratio_to_library_front",
+            small(small_read, small_write) / small(their_small_read, their_small_write),
+        ),
+        ("find_ratio_to_library_front", library.list_ms / ours.list_ms),
+    ] {
+        samples.entry(key).or_default().push(ratio);
+    }
 }
 
 const OURS: [&str; 5] =
@@ -104,16 +139,15 @@ impl Rates {
         }
     }
 
-    fn mounted(client: &Client, arguments: &[&str], round: usize) -> Self {
+    fn mounted(client: &Client, Server { kind, mounter, mount }: &Server<'_>, round: usize) -> Self {
         settle(client);
-        let pod = MountpointPod::start_with(arguments);
-        let served = pod.serve(ALICE, BUCKET, &[]);
+        let pod = MountpointPod::start_with(mounter);
+        let served = pod.serve(ALICE, BUCKET, mount);
         let read = on_mount(&served, "large", |path| {
             let mut file = File::open(path).unwrap();
             let mut buffer = vec![0; CHUNK];
             while file.read(&mut buffer).unwrap() > 0 {}
         });
-        let kind = if arguments.is_empty() { "own" } else { "other" };
         let write = on_mount(&served, "written", |path| {
             let mut file = File::create(path).unwrap();
             let chunk = vec![0; CHUNK];
@@ -144,7 +178,7 @@ impl Rates {
         let list = on_mount(&served, "listed", |path| {
             assert_eq!(fs::read_dir(path).unwrap().count(), LISTED);
         });
-        eprintln!("{kind}: {read:.2} {write:.2} {random:.2} {small_read:.2} {small_write:.2} s");
+        eprintln!("{kind}: {read:.2} {write:.2} {random:.2} {small_read:.2} {small_write:.2} {list:.2} s");
         Self {
             per_second: [read, write, random, small_read, small_write].map(|time| 1.0 / time),
             list_ms: list * 1000.0,
@@ -173,6 +207,12 @@ fn fill(client: &Client) {
 fn starts(samples: &mut Samples) {
     bucket(ALICE, "bench-start").put("bench-start", "file", b"x").unwrap();
     for _ in 0..STARTS {
+        let pod = MountpointPod::start();
+        let library = pod.serve(ALICE, "bench-start", &["--library-front"]);
+        assert_eq!(library.list("").unwrap(), ["file"]);
+        samples.entry("rss_idle_library_front_mb").or_default().push(resident_mb(library.facts.pid));
+        drop(library);
+        drop(pod);
         let began = Instant::now();
         let pod = MountpointPod::start();
         let request = pod.request(ALICE, "bench-start", &[]);

@@ -1,0 +1,135 @@
+//! EKS Pod Identity: an agent at its link-local address on the node, which has the API server check each token.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use contract::names::DRIVER;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt as _;
+use s3_csi_tests::agent::{Agent, LINK_LOCAL, add_address, review};
+use s3_csi_tests::csi::Csi;
+use s3_csi_tests::secrecy::no_secret_is_seen;
+use s3_csi_tests::{Seen, changed, cluster, eventually};
+use serde_json::json;
+use xtask::s3::{ALICE, Account, accounts};
+
+use crate::driver_identity::provisions_and_mounts;
+use crate::examples::{self, BUCKET};
+use crate::identities::{READ, account, volume, workload};
+use crate::story::{LIMIT, Story};
+
+/// Of the keys that the agent gives.
+const LAST: SignedDuration = SignedDuration::from_secs(10);
+
+/// Namespace and name of service accounts, with a colon between, and what they may use.
+type Associations = Arc<Mutex<BTreeMap<String, Account>>>;
+
+/// At Amazon's address of it.
+pub(crate) fn agent(associations: &Associations) -> Agent {
+    add_address(LINK_LOCAL);
+    let (associations, cluster) = (Arc::clone(associations), cluster());
+    let accept = move |token: &str| {
+        let account = review(&cluster, token)?;
+        associations.lock().unwrap().get(&account).copied()
+    };
+    Agent::start(&format!("{LINK_LOCAL}:80"), LAST, Arc::new(accept))
+}
+
+#[tokio::test]
+async fn an_association_opens_its_bucket_until_its_keys_expire() {
+    const OLD: Account =
+        Account { name: "old", access_key: "AKIAOLDROLE", secret_key: "old-secret-of-the-association" };
+    const NEW: Account =
+        Account { name: "new", access_key: "AKIANEWROLE", secret_key: "new-secret-of-the-association" };
+    const CLAIM: &str = "associations-claim";
+    let story = Story::alone("associations").await;
+    let programs = story.here.cluster.programs().unwrap();
+    for account in [OLD, NEW] {
+        accounts::create(&programs, account.access_key, account.secret_key).unwrap();
+    }
+    story.server.put(story.name, "hello", b"hello").unwrap();
+    accounts::give_bucket(&programs, story.name, OLD.access_key).unwrap();
+    let associations = Associations::default();
+    let agent = agent(&associations);
+    let changed = changed::values(&story.here.cluster, &["podIdentity.eks.enabled=true"]);
+    let namespace = story.here.namespace.clone();
+    let associate = |name: &str, keys: Account| {
+        associations.lock().unwrap().insert(format!("{namespace}:{name}"), keys);
+    };
+    for name in ["associated", "stranger", "poor", "early"] {
+        account(&story, name, None).await;
+    }
+    associate("associated", OLD);
+    associate("early", OLD);
+    associate("poor", ALICE);
+    associations.lock().unwrap().insert("default:my-bucket-association".to_owned(), ALICE);
+    story.server.create_bucket(BUCKET).unwrap();
+    examples::works(&story, "identity-association.yaml").await;
+    story.server.delete_bucket(BUCKET).unwrap();
+    let parameters = json!({"authenticationSource": "pod", "stsRegion": "eu-west-1"});
+    provisions_and_mounts(&story, &story.server, "by-workload", parameters, "poor").await;
+    volume(&story, CLAIM, story.name).await;
+
+    let first = story.here.run("first", workload(CLAIM, "associated", READ)).await;
+    story.says("first", "good").await;
+    let served_by = story.mountpoint_pods().await;
+    story.here.run("second", workload(CLAIM, "associated", READ)).await;
+    story.says("second", "good").await;
+    assert_eq!(story.mountpoint_pods().await, served_by, "pods of one account share");
+
+    let given = agent.given();
+    eventually("the keys are renewed three times", LIMIT, || async {
+        let renewed = agent.given() - given;
+        Seen::some((renewed >= 3).then_some(()), format!("{renewed} times"))
+    })
+    .await;
+    for (name, words) in [
+        ("stranger", "404: no association for this service account"),
+        ("stranger", "check that the account has a Pod Identity association"),
+        ("poor", "allow the role of the Pod Identity association to list it"),
+    ] {
+        if story.here.pods().get_opt(name).await.unwrap().is_none() {
+            story.here.run(name, workload(CLAIM, name, READ)).await;
+        }
+        story.has_event_after(Timestamp::UNIX_EPOCH, name, words).await;
+        assert!(story.container(name).await.container_id.is_none(), "{name} has started");
+    }
+    assert!(!story.log("first").await.contains("bad"));
+
+    // The agent is away until after the keys have become invalid.
+    agent.stay_away(true);
+    accounts::give_bucket(&programs, story.name, NEW.access_key).unwrap();
+    story.says("first", "bad").await;
+    story.has_event("the temporary keys of the role of the Pod Identity association have expired").await;
+    let kubelet = Path::new("/var/lib/kubelet");
+    let csi = Csi::connect(&kubelet.join("plugins").join(DRIVER).join("csi.sock")).await.unwrap();
+    let uid = first.uid().unwrap();
+    let target = kubelet.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{CLAIM}/mount"));
+    let condition = async || csi.stats(CLAIM, &target).await.unwrap().volume_condition.unwrap();
+    let expired = condition().await;
+    assert!(expired.abnormal && expired.message.contains("have expired"), "{expired:?}");
+    assert!(expired.message.contains(&agent.url().replace(":80", "")), "{expired:?}");
+    story.here.run("early", workload(CLAIM, "early", READ)).await;
+    story.has_event_after(Timestamp::UNIX_EPOCH, "early", "cannot be reached to get temporary keys").await;
+
+    for name in ["associated", "early"] {
+        associate(name, NEW);
+    }
+    agent.stay_away(false);
+    for pod in ["first", "second", "early"] {
+        story.says_again(pod, "good").await;
+        assert_eq!(story.container(pod).await.restart_count, 0);
+    }
+    story.has_event("has valid credentials again").await;
+    assert!(!condition().await.abnormal);
+    let own = [OLD.secret_key, NEW.secret_key].map(str::to_owned).to_vec();
+    no_secret_is_seen(&story.here.cluster, &[agent.tokens(), own].concat());
+
+    for pod in ["first", "second", "stranger", "poor", "early"] {
+        story.here.delete(pod).await;
+    }
+    accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
+    changed.undo();
+    story.leaves_nothing().await;
+}

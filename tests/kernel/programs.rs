@@ -1,0 +1,171 @@
+//! Programs that people run on volumes: what they write is the same as on a disk.
+
+use std::fs::{self, File};
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::relay::Relay;
+use s3_csi_tests::{cluster, within};
+use tempfile::TempDir;
+use xtask::s3::ALICE;
+
+use crate::files::served;
+
+/// Runs a script with two arguments: a path on the mount, and a folder on the disk.
+fn run(path: PathBuf, folder: &Path, script: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", script, "sh"]).arg(path).arg(folder).stdin(Stdio::null());
+    within(script, LIMIT * 3, move || shell.output().unwrap())
+}
+
+fn sorted(content: &[u8]) -> Vec<String> {
+    let mut lines: Vec<String> = String::from_utf8_lossy(content).lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+/// Each script runs twice: with a file on the mount, and with one on the disk.
+#[test]
+fn programs_write_what_they_write_on_a_disk() {
+    let (client, _pod, served) = served("programs", &[]);
+    for (name, prepare, script) in [
+        ("dd", "head -c 3000000 /dev/urandom > in", "dd if=in of=\"$1\" bs=64k status=none"),
+        ("tar", "mkdir d; seq 100000 > d/numbers", "tar c d > \"$1\""),
+        (
+            "fifty",
+            "for i in $(seq 50); do echo \"/bin/echo line $i >&$((i % 2 + 1))\"; done > script.sh",
+            "sh script.sh > \"$1\" 2>&1",
+        ),
+        (
+            "make",
+            "printf 'all: a b c d e f\\n%%:\\n\\t@/bin/echo begin $@; /bin/echo end $@\\n' > Makefile",
+            "make -s -j4 > \"$1\"",
+        ),
+        (
+            "git",
+            "git init -q r; cd r; git -c user.name=a -c user.email=a@b commit -q --allow-empty -m message",
+            "git -C r bundle create -q - --all > \"$1\"",
+        ),
+        (
+            "sqlite3",
+            "sqlite3 db 'create table t(a); with recursive n(i) as (select 1 union all select i + 1 from n where i < 1000) insert into t select i from n'",
+            "sqlite3 db .dump > \"$1\"",
+        ),
+        (
+            "python",
+            "printf 'import subprocess, sys\\nwith open(sys.argv[1], \"w\") as f:\\n for i in range(10):\\n  subprocess.run([\"/bin/echo\", str(i)], stdout=f, check=True)\\n' > p.py",
+            "python3 p.py \"$1\"",
+        ),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let prepare = format!("cd \"$2\"; {prepare}");
+        let script = format!("cd \"$2\"; {script}");
+        let prepared = run(PathBuf::new(), folder.path(), &prepare);
+        assert!(prepared.status.success(), "{name}: {prepared:?}");
+        for path in [served.path(name), folder.path().join("expected")] {
+            let output = run(path, folder.path(), &script);
+            assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
+        }
+        let expected = fs::read(folder.path().join("expected")).unwrap();
+        eventually("all programs have closed it", || {
+            let stored = client.get("programs", name).unwrap();
+            // `make` runs its commands in any order.
+            stored == expected || (name == "make" && sorted(&stored) == sorted(&expected))
+        });
+        assert!(!expected.is_empty(), "{name}");
+    }
+}
+
+/// A Go program, as a process that has the file open and waits for a byte before it closes it.
+fn threads(served: &Served, name: &str, folder: &Path) -> Child {
+    let program = folder.join("threads");
+    if !program.exists() {
+        let source = folder.join("threads.go");
+        fs::write(&source, include_str!("threads.go")).unwrap();
+        let mut build = Command::new("go");
+        build.args(["build", "-trimpath", "-o"]).arg(&program).arg(&source).current_dir(folder);
+        build.env("CGO_ENABLED", "0").env("GOCACHE", cluster().cache().go().join("build"));
+        let output = build.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let mut go = Command::new(program);
+    go.arg(served.path(name)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+fn close(mut go: Child) -> Output {
+    within("the Go program", LIMIT * 2, move || {
+        go.stdin.take().unwrap().write_all(b"x").unwrap();
+        go.wait_with_output().unwrap()
+    })
+}
+
+#[test]
+fn a_file_may_be_opened_written_and_closed_on_different_threads() {
+    let client = bucket(ALICE, "threads");
+    let folder = TempDir::new().unwrap();
+    let relay = Relay::to(Some("s3.test:80"));
+    let pod = MountpointPod::start();
+    let request = with(pod.request(ALICE, "threads", &[]), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&with(request, "AWS_MAX_ATTEMPTS", "2")).unwrap();
+    let output = close(threads(&served, "file", folder.path()));
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(client.get("threads", "file").unwrap(), b"content");
+
+    let go = threads(&served, "failed", folder.path());
+    eventually("it has written", || {
+        served.touch("failed", |path| fs::metadata(path).is_ok_and(|it| it.len() == 7))
+    });
+    relay.cut();
+    let output = close(go);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("close"), "{output:?}");
+    relay.mend();
+    assert_eq!(client.objects("threads", "").unwrap(), ["file"]);
+}
+
+/// They set modes, owners and times of what they have copied.
+#[test]
+fn programs_that_keep_attributes_work_when_these_are_ignored() {
+    let folder = TempDir::new().unwrap();
+    let source = folder.path().join("source");
+    fs::create_dir_all(source.join("folder")).unwrap();
+    for name in ["one", "folder/two"] {
+        fs::write(source.join(name), name).unwrap();
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::chown(source.join(name), Some(77), Some(77)).unwrap();
+        File::options()
+            .write(true)
+            .open(source.join(name))
+            .unwrap()
+            .set_modified(std::time::UNIX_EPOCH)
+            .unwrap();
+    }
+    let (client, _pod, served) = served("ignored", &["--ignore-attribute-changes", "--allow-overwrite"]);
+    for (name, script) in [
+        ("tar", "mkdir \"$1\"; tar c -C \"$2\"/source . | tar x -C \"$1\""),
+        ("cp", "cp -a \"$2\"/source \"$1\""),
+        ("rsync", "rsync -a --inplace \"$2\"/source/ \"$1\"/"),
+        (
+            "touch",
+            "cp -r \"$2\"/source \"$1\"; chmod 600 \"$1\"/one; chown 77 \"$1\"/one; touch -d 2001-01-01 \"$1\"/one",
+        ),
+    ] {
+        let output = run(served.path(name), folder.path(), script);
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
+        for file in ["one", "folder/two"] {
+            let key = format!("{name}/{file}");
+            assert_eq!(client.get("ignored", &key).unwrap(), file.as_bytes(), "{key}");
+            let mode = served.touch(&key, |path| fs::metadata(path).unwrap().permissions().mode());
+            assert_eq!(mode & 0o7777, 0o644, "{key}");
+        }
+    }
+    // What a file contains is no attribute.
+    let cut = served.touch("cp/one", |path| {
+        nix::unistd::close(File::options().write(true).open(path)?).map_err(std::io::Error::from)
+    });
+    cut.unwrap_err();
+    assert_eq!(client.get("ignored", "cp/one").unwrap(), b"one");
+}

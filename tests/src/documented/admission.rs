@@ -1,0 +1,68 @@
+//! The lists of the chart's admission policies are those of the code.
+
+use std::fs;
+
+use contract::authentication::AuthenticationSource;
+use contract::options::{EXCLUSIVE, IgnoredOption, MountOption, TERMINAL_OPTIONS, Value};
+use contract::volume::attribute;
+use controller::provision::class::parameters::known;
+use controller::provision::new_volume::DYNAMIC;
+use controller::provision::volume_id::DeletionPolicy;
+use serde_json::json;
+
+use super::root;
+
+/// Its long name, and its short one if it has any.
+fn names(option: MountOption) -> Vec<String> {
+    let short = ('a'..='z').map(String::from).filter(|letter| MountOption::find(letter) == Some(option));
+    [option.to_string()].into_iter().chain(short).collect()
+}
+
+fn options(wanted: impl Fn(&Value) -> bool) -> Vec<String> {
+    let wanted = MountOption::ALL.iter().filter(|option| wanted(&option.value()));
+    wanted.flat_map(|option| names(*option)).collect()
+}
+
+fn lists() -> serde_json::Value {
+    let ignored: Vec<&str> = IgnoredOption::ALL.iter().map(AsRef::as_ref).collect();
+    let all = options(|_| true).into_iter();
+    let all = all.chain(ignored.iter().chain(TERMINAL_OPTIONS).map(|option| (*option).to_owned()));
+    let pairs = EXCLUSIVE.iter().flat_map(|(one, other)| {
+        names(*one)
+            .into_iter()
+            .flat_map(|one| names(*other).into_iter().map(move |other| [one.clone(), other]))
+    });
+    let secrets: Vec<&str> = known().into_iter().filter_map(|key| key.strip_suffix("-name")).collect();
+    // Without the attribute, the driver's keys are used, or those of the volume's Secret.
+    let sources = AuthenticationSource::ALL.map(AuthenticationSource::as_str).into_iter().chain([""]);
+    let (sources, attributes): (Vec<&str>, Vec<&str>) =
+        (sources.collect(), attribute::ALL.iter().copied().chain([DYNAMIC]).collect());
+    json!({
+        "attributes": attributes,
+        "sources": sources,
+        "parameters": known(),
+        "secrets": secrets,
+        "deletionPolicies": DeletionPolicy::ALL.map(DeletionPolicy::as_str),
+        "options": {
+            "all": all.collect::<Vec<_>>(),
+            "ignored": ignored,
+            "flags": options(|value| *value == Value::Flag),
+            "valued": options(|value| !matches!(value, Value::Flag | Value::Overridden)),
+            "exclusive": pairs.collect::<Vec<_>>(),
+        },
+    })
+}
+
+/// `cargo xtask gen` writes it.
+#[test]
+fn the_committed_lists_of_the_admission_policies_are_current() {
+    let path = root().join("charts/s3-csi/admission/known.yaml");
+    let current = format!(
+        "# Generated from the code by `cargo xtask gen`: what the driver knows of volumes and classes.\n{:#}\n",
+        lists()
+    );
+    if std::env::var_os("S3_CSI_GENERATE").is_some() {
+        fs::write(&path, &current).unwrap();
+    }
+    assert_eq!(fs::read_to_string(path).unwrap_or_default(), current, "run `cargo xtask gen`");
+}

@@ -84,16 +84,20 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
         Seen::some((renewed >= 3).then_some(()), format!("{renewed} times"))
     })
     .await;
-    for (name, words) in [
-        ("stranger", "404: no association for this service account"),
-        ("stranger", "check that the account has a Pod Identity association"),
-        ("poor", "allow the role of the Pod Identity association to list it"),
-    ] {
-        if story.here.pods().get_opt(name).await.unwrap().is_none() {
-            story.here.run(name, workload(CLAIM, name, READ)).await;
+    let no_association = [
+        "404: no association for this service account",
+        "check that the account has a Pod Identity association",
+    ];
+    let no_right = ["allow the role of the Pod Identity association to list it"];
+    for (name, words) in [("stranger", &no_association[..]), ("poor", &no_right)] {
+        story.here.run(name, workload(CLAIM, name, READ)).await;
+        for words in words {
+            story.has_event_after(Timestamp::UNIX_EPOCH, name, words).await;
         }
-        story.has_event_after(Timestamp::UNIX_EPOCH, name, words).await;
         assert!(story.container(name).await.container_id.is_none(), "{name} has started");
+        story.mountpoint_pods().await;
+        // The kubelet's backoff is one for all pods of a volume: this one would delay the next.
+        story.here.delete(name).await;
     }
     assert!(!story.log("first").await.contains("bad"));
 
@@ -126,7 +130,7 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     let own = [OLD.secret_key, NEW.secret_key].map(str::to_owned).to_vec();
     no_secret_is_seen(&story.here.cluster, &[agent.tokens(), own].concat());
 
-    for pod in ["first", "second", "stranger", "poor", "early"] {
+    for pod in ["first", "second", "early"] {
         story.here.delete(pod).await;
     }
     accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();

@@ -105,6 +105,8 @@ async fn a_secret_that_is_missing_is_the_reason_until_it_is_there() {
     let object = json!({"metadata": {"name": "keys"}, "stringData": keys});
     secrets.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
     story.says("workload", "in").await;
+    // The kubelet reports it later than the container starts.
+    story.here.phase("workload", "Running").await;
     story.mountpoint_pods().await;
     let well = s3(&story, &["why", "pod/workload", "-n", &namespace]);
     assert_eq!(well.code, Some(0), "{well:?}");

@@ -9,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use rustix::io::Errno;
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -200,61 +201,69 @@ fn a_file_that_is_replaced_elsewhere_is_read_whole_or_not_at_all() {
 
 #[test]
 fn a_file_that_is_being_read_is_not_overwritten_here() {
-    const SIZE: usize = 40 << 20;
-    let (client, _pod, served) = served("swapped-here");
-    client.put("swapped-here", "file", &vec![b'a'; SIZE]).unwrap();
-    let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
-    reader.read_some();
-    let refused = served.write("file", vec![b'b'; SIZE]);
-    assert_eq!(errno(refused), Errno::PERM);
-    assert!(reader.read_rest().unwrap() == vec![b'a'; SIZE - 4096]);
-    assert!(client.get("swapped-here", "file").unwrap() == vec![b'a'; SIZE]);
+    alone(|| {
+        const SIZE: usize = 40 << 20;
+        let (client, _pod, served) = served("swapped-here");
+        client.put("swapped-here", "file", &vec![b'a'; SIZE]).unwrap();
+        let reader = Open::new(served.path("file"), File::options().read(true)).unwrap();
+        reader.read_some();
+        let refused = served.write("file", vec![b'b'; SIZE]);
+        assert_eq!(errno(refused), Errno::PERM);
+        assert!(reader.read_rest().unwrap() == vec![b'a'; SIZE - 4096]);
+        assert!(client.get("swapped-here", "file").unwrap() == vec![b'a'; SIZE]);
+    });
 }
 
 /// Between the lookup and the upload another client may create the file. Only the server can tell.
 #[test]
 fn what_somebody_else_has_made_meanwhile_is_not_replaced() {
-    let client = bucket(ALICE, "made-meanwhile");
-    let pod = MountpointPod::start();
-    let served = pod.serve(ALICE, "made-meanwhile", &["--metadata-ttl=indefinite"]);
-    for (name, size) in [("small", 10), ("large", 20 << 20)] {
-        served.read(name).unwrap_err();
-        client.put("made-meanwhile", name, b"theirs").unwrap();
-        let written = Open::create(served.path(name)).and_then(|file| {
-            file.write(vec![b'o'; size])?;
-            file.sync()
-        });
-        assert_eq!(errno(written), Errno::IO, "{name}");
-        assert_eq!(client.get("made-meanwhile", name).unwrap(), b"theirs");
-    }
+    alone(|| {
+        let client = bucket(ALICE, "made-meanwhile");
+        let pod = MountpointPod::start();
+        let served = pod.serve(ALICE, "made-meanwhile", &["--metadata-ttl=indefinite"]);
+        for (name, size) in [("small", 10), ("large", 20 << 20)] {
+            served.read(name).unwrap_err();
+            client.put("made-meanwhile", name, b"theirs").unwrap();
+            let written = Open::create(served.path(name)).and_then(|file| {
+                file.write(vec![b'o'; size])?;
+                file.sync()
+            });
+            assert_eq!(errno(written), Errno::IO, "{name}");
+            assert_eq!(client.get("made-meanwhile", name).unwrap(), b"theirs");
+        }
+    });
 }
 
 #[test]
 fn two_writers_of_one_file_do_not_mix() {
-    let (client, _pod, served) = served("two-writers");
-    let first = Open::create(served.path("file")).unwrap();
-    first.write(b"first".to_vec()).unwrap();
-    let second = Open::create(served.path("file")).and_then(|second| second.write(b"second".to_vec()));
-    assert_eq!(errno(second), Errno::PERM, "the second writer is refused");
-    first.sync().unwrap();
-    first.close();
-    assert_eq!(client.get("two-writers", "file").unwrap(), b"first");
+    alone(|| {
+        let (client, _pod, served) = served("two-writers");
+        let first = Open::create(served.path("file")).unwrap();
+        first.write(b"first".to_vec()).unwrap();
+        let second = Open::create(served.path("file")).and_then(|second| second.write(b"second".to_vec()));
+        assert_eq!(errno(second), Errno::PERM, "the second writer is refused");
+        first.sync().unwrap();
+        first.close();
+        assert_eq!(client.get("two-writers", "file").unwrap(), b"first");
+    });
 }
 
 #[test]
 fn a_failed_upload_is_an_error_for_the_writer_and_the_old_file_stays() {
-    let (client, _pod, served, relay) = relayed("failed-upload");
-    client.put("failed-upload", "file", b"old").unwrap();
-    for name in ["file", "new"] {
-        let file = Open::create(served.path(name)).unwrap();
-        file.write(vec![b'n'; 1 << 20]).unwrap();
-        relay.cut();
-        assert_eq!(errno(file.sync()), Errno::IO, "{name}: fsync must not lie");
-        file.close();
-        relay.mend();
-    }
-    assert_eq!(client.get("failed-upload", "file").unwrap(), b"old");
-    assert_eq!(client.objects("failed-upload", "").unwrap(), ["file"]);
+    alone(|| {
+        let (client, _pod, served, relay) = relayed("failed-upload");
+        client.put("failed-upload", "file", b"old").unwrap();
+        for name in ["file", "new"] {
+            let file = Open::create(served.path(name)).unwrap();
+            file.write(vec![b'n'; 1 << 20]).unwrap();
+            relay.cut();
+            assert_eq!(errno(file.sync()), Errno::IO, "{name}: fsync must not lie");
+            file.close();
+            relay.mend();
+        }
+        assert_eq!(client.get("failed-upload", "file").unwrap(), b"old");
+        assert_eq!(client.objects("failed-upload", "").unwrap(), ["file"]);
+    });
 }
 
 /// Programs that never call fsync learn it from close, as `cp` does. The line is cut while they run.
@@ -288,24 +297,26 @@ fn cp_fails_when_its_upload_fails() {
 
 #[test]
 fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
-    let (client, mut pod, served) = served("killed-writing");
-    client.put("killed-writing", "file", b"old").unwrap();
-    let mut open = Vec::new();
-    for name in ["file", "new"] {
-        let file = Open::create(served.path(name)).unwrap();
-        file.write(vec![b'n'; 20 << 20]).unwrap();
-        open.push(file);
-    }
-    served.kill();
-    // Until its last descriptor is closed, the kernel would give another error.
-    assert_eq!(pod.ended().code(), Some(1));
-    for file in open {
-        let written = file.write(vec![b'n'; 1 << 20]).and_then(|()| file.sync());
-        assert_eq!(errno(written), Errno::NOTCONN);
-        file.close();
-    }
-    assert_eq!(client.get("killed-writing", "file").unwrap(), b"old");
-    assert_eq!(client.objects("killed-writing", "").unwrap(), ["file"]);
+    alone(|| {
+        let (client, mut pod, served) = served("killed-writing");
+        client.put("killed-writing", "file", b"old").unwrap();
+        let mut open = Vec::new();
+        for name in ["file", "new"] {
+            let file = Open::create(served.path(name)).unwrap();
+            file.write(vec![b'n'; 20 << 20]).unwrap();
+            open.push(file);
+        }
+        served.kill();
+        // Until its last descriptor is closed, the kernel would give another error.
+        assert_eq!(pod.ended().code(), Some(1));
+        for file in open {
+            let written = file.write(vec![b'n'; 1 << 20]).and_then(|()| file.sync());
+            assert_eq!(errno(written), Errno::NOTCONN);
+            file.close();
+        }
+        assert_eq!(client.get("killed-writing", "file").unwrap(), b"old");
+        assert_eq!(client.objects("killed-writing", "").unwrap(), ["file"]);
+    });
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -71,49 +72,51 @@ fn what_needs_no_server_is_answered_while_a_hundred_readers_wait() {
 
 #[test]
 fn a_program_gets_an_error_when_the_server_stays_silent_and_its_files_when_it_speaks_again() {
-    const SIZE: usize = 20 << 20;
-    let arguments = ["--server-timeout=5", "--allow-overwrite"];
-    let (client, pod, served, relay) = relayed("silent-for-long", &arguments);
-    client.put("silent-for-long", "read", &vec![b'r'; SIZE]).unwrap();
-    client.put("silent-for-long", "written", b"old").unwrap();
-    let reader = served.touch("read", |path| {
-        let mut file = File::open(path).unwrap();
-        file.read_exact(&mut [0; 4096]).unwrap();
-        Arc::new(file)
-    });
-    let writer = served.touch("written", |path| {
-        let mut file = File::create(path).unwrap();
-        file.write_all(&[b'w'; 4096]).unwrap();
-        Arc::new(file)
-    });
-    relay.fall_silent();
+    alone(|| {
+        const SIZE: usize = 20 << 20;
+        let arguments = ["--server-timeout=5", "--allow-overwrite"];
+        let (client, pod, served, relay) = relayed("silent-for-long", &arguments);
+        client.put("silent-for-long", "read", &vec![b'r'; SIZE]).unwrap();
+        client.put("silent-for-long", "written", b"old").unwrap();
+        let reader = served.touch("read", |path| {
+            let mut file = File::open(path).unwrap();
+            file.read_exact(&mut [0; 4096]).unwrap();
+            Arc::new(file)
+        });
+        let writer = served.touch("written", |path| {
+            let mut file = File::create(path).unwrap();
+            file.write_all(&[b'w'; 4096]).unwrap();
+            Arc::new(file)
+        });
+        relay.fall_silent();
 
-    assert_eq!(
-        errno(served.touch("unknown", |path| fs::metadata(path).map(drop))),
-        Some(Errno::IO),
-        "a name"
-    );
-    assert_eq!(errno(served.list("")), Some(Errno::IO), "a listing");
-    let (reading, writing) = (Arc::clone(&reader), Arc::clone(&writer));
-    let read = thread::spawn(move || {
-        within("the rest", NOTICED_WITHIN, move || {
-            let mut rest = Vec::new();
-            (&*reading).read_to_end(&mut rest)
-        })
-    });
-    let write = thread::spawn(move || within("fsync", NOTICED_WITHIN, move || writing.sync_all()));
-    assert_eq!(errno(read.join().unwrap()), Some(Errno::IO), "a read that had begun");
-    assert_eq!(errno(write.join().unwrap()), Some(Errno::IO), "a write that had begun");
-    within("closing", LIMIT, move || drop((reader, writer)));
-    assert!(pod.log().contains("the S3 server is not responding"), "{}", pod.log());
+        assert_eq!(
+            errno(served.touch("unknown", |path| fs::metadata(path).map(drop))),
+            Some(Errno::IO),
+            "a name"
+        );
+        assert_eq!(errno(served.list("")), Some(Errno::IO), "a listing");
+        let (reading, writing) = (Arc::clone(&reader), Arc::clone(&writer));
+        let read = thread::spawn(move || {
+            within("the rest", NOTICED_WITHIN, move || {
+                let mut rest = Vec::new();
+                (&*reading).read_to_end(&mut rest)
+            })
+        });
+        let write = thread::spawn(move || within("fsync", NOTICED_WITHIN, move || writing.sync_all()));
+        assert_eq!(errno(read.join().unwrap()), Some(Errno::IO), "a read that had begun");
+        assert_eq!(errno(write.join().unwrap()), Some(Errno::IO), "a write that had begun");
+        within("closing", LIMIT, move || drop((reader, writer)));
+        assert!(pod.log().contains("the S3 server is not responding"), "{}", pod.log());
 
-    relay.speak();
-    // Attempts that the silence has outlived may still be on their way.
-    eventually("the server is heard again", || served.list("").is_ok());
-    assert!(served.read("read").unwrap() == vec![b'r'; SIZE]);
-    assert_eq!(served.read("written").unwrap(), b"old", "a failed upload leaves the old file");
-    served.write("written", "new").unwrap();
-    assert_eq!(client.get("silent-for-long", "written").unwrap(), b"new");
+        relay.speak();
+        // Attempts that the silence has outlived may still be on their way.
+        eventually("the server is heard again", || served.list("").is_ok());
+        assert!(served.read("read").unwrap() == vec![b'r'; SIZE]);
+        assert_eq!(served.read("written").unwrap(), b"old", "a failed upload leaves the old file");
+        served.write("written", "new").unwrap();
+        assert_eq!(client.get("silent-for-long", "written").unwrap(), b"new");
+    });
 }
 
 /// A part of 8 MiB takes longer than the limit, but the line is never still.

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Output, Stdio};
 
 use rustix::io::Errno;
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -194,14 +195,16 @@ fn an_empty_file_is_complete_when_close_returns() {
 
 #[test]
 fn close_reports_that_an_empty_file_cannot_be_created() {
-    let client = bucket(ALICE, "no-empties");
-    let (_pod, served, relay) = relayed("no-empties", &[]);
-    let file = served.touch("file", |path| File::create(path)).unwrap();
-    relay.cut();
-    let closed = within("closing", LIMIT * 2, move || nix::unistd::close(file));
-    assert_eq!(closed, Err(nix::errno::Errno::EIO));
-    relay.mend();
-    assert_eq!(client.objects("no-empties", "").unwrap(), [""; 0]);
+    alone(|| {
+        let client = bucket(ALICE, "no-empties");
+        let (_pod, served, relay) = relayed("no-empties", &[]);
+        let file = served.touch("file", |path| File::create(path)).unwrap();
+        relay.cut();
+        let closed = within("closing", LIMIT * 2, move || nix::unistd::close(file));
+        assert_eq!(closed, Err(nix::errno::Errno::EIO));
+        relay.mend();
+        assert_eq!(client.objects("no-empties", "").unwrap(), [""; 0]);
+    });
 }
 
 /// What replaces a file may take hours to write its first byte.
@@ -246,21 +249,24 @@ fn the_length_of_a_file_that_is_being_written_cannot_be_changed() {
 /// A program that opens, writes and closes: what keeps files whole costs it nothing.
 #[test]
 fn a_small_file_takes_no_more_requests_than_before() {
-    let client = bucket(ALICE, "counted");
-    let (_pod, served, relay) = relayed("counted", &[]);
-    let requests = || -> Vec<String> {
-        let lines = relay.heard();
-        let lines = lines.split("\r\n").filter_map(|line| line.strip_suffix(" HTTP/1.1"));
-        // A chunk of a body may end in front of the next request.
-        lines.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
-    };
-    let before = requests().len();
-    served.write("file", "content").unwrap();
-    assert_eq!(client.get("counted", "file").unwrap(), b"content");
-    let made = requests().split_off(before);
-    let writes = made.iter().filter(|request| !request.starts_with("GET ") && !request.starts_with("HEAD "));
-    assert_eq!(writes.count(), 3, "begin, one part, complete: {made:#?}");
-    assert!(made.len() <= 7, "{made:#?}");
+    alone(|| {
+        let client = bucket(ALICE, "counted");
+        let (_pod, served, relay) = relayed("counted", &[]);
+        let requests = || -> Vec<String> {
+            let lines = relay.heard();
+            let lines = lines.split("\r\n").filter_map(|line| line.strip_suffix(" HTTP/1.1"));
+            // A chunk of a body may end in front of the next request.
+            lines.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
+        };
+        let before = requests().len();
+        served.write("file", "content").unwrap();
+        assert_eq!(client.get("counted", "file").unwrap(), b"content");
+        let made = requests().split_off(before);
+        let writes =
+            made.iter().filter(|request| !request.starts_with("GET ") && !request.starts_with("HEAD "));
+        assert_eq!(writes.count(), 3, "begin, one part, complete: {made:#?}");
+        assert!(made.len() <= 7, "{made:#?}");
+    });
 }
 
 /// Kubernetes' own storage suite does `chmod u+x` on a volume whose files are executable already.

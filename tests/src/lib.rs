@@ -3,6 +3,7 @@
 pub mod account;
 pub mod actor;
 pub mod agent;
+pub mod alone;
 pub mod changed;
 pub mod chart;
 pub mod claims;

@@ -64,7 +64,7 @@ pub(crate) async fn provisions_and_mounts(
 #[tokio::test]
 async fn the_driver_needs_no_keys_if_it_has_an_identity() {
     let story = Story::alone("driver-identity").await;
-    // Whoever asks it in vain is seen.
+    // Counts requests, also before the driver may use it.
     let metadata = Metadata::start(ALICE);
 
     let server = WebIdentity::start(&story.here.cluster);

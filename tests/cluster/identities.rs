@@ -109,7 +109,7 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
             "other-audience",
             vec![format!("refuses role {other_audience} to this service account")],
         ),
-        ("nobody", "default", vec![no_role, format!("`{ANNOTATION}`")]),
+        ("no-role", "default", vec![no_role, format!("`{ANNOTATION}`")]),
     ] {
         let pod = story.here.run(name, workload(CLAIM, account, READ)).await;
         for words in words {

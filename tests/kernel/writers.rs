@@ -248,7 +248,7 @@ fn the_length_of_a_file_that_is_being_written_cannot_be_changed() {
 
 /// A program that opens, writes and closes: what keeps files whole costs it nothing.
 #[test]
-fn a_small_file_takes_no_more_requests_than_before() {
+fn a_small_file_takes_seven_requests_at_most() {
     alone(|| {
         let client = bucket(ALICE, "counted");
         let (_pod, served, relay) = relayed("counted", &[]);

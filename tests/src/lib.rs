@@ -1,7 +1,6 @@
 //! What the suites share: the cluster around them, waiting with a deadline, and safe access to mounted paths.
 
 pub mod account;
-pub mod actor;
 pub mod agent;
 pub mod alone;
 pub mod changed;
@@ -12,7 +11,6 @@ pub mod csi;
 #[cfg(test)]
 mod documented;
 pub mod faulty;
-pub mod folder;
 mod http;
 mod inside;
 pub mod manifest;

@@ -60,9 +60,9 @@ impl<'a> Role<'a> {
 }
 
 /// Whether keys of this role were given.
-fn is_of((asked, told): &(String, String), role: &str) -> bool {
+fn is_of((asked, answer): &(String, String), role: &str) -> bool {
     let role = role.replace(':', "%3A").replace('/', "%2F");
-    asked.contains(&format!("RoleArn={role}&")) && told.contains("<AccessKeyId>")
+    asked.contains(&format!("RoleArn={role}&")) && answer.contains("<AccessKeyId>")
 }
 
 impl WebIdentity {
@@ -158,11 +158,11 @@ impl WebIdentity {
             let (_, rest) = text.split_once(from)?;
             Some(rest.split(to).next().unwrap_or_default().to_owned())
         };
-        let of = |(asked, told): &(String, String)| {
+        let of = |(asked, answer): &(String, String)| {
             [
                 between(asked, "WebIdentityToken=", "&"),
-                between(told, "<SecretAccessKey>", "<"),
-                between(told, "<SessionToken>", "<"),
+                between(answer, "<SecretAccessKey>", "<"),
+                between(answer, "<SessionToken>", "<"),
             ]
         };
         let found = all.iter().flat_map(of).flatten().map(|secret| secret.trim().to_owned());
@@ -236,16 +236,16 @@ fn relay_exchange(mut client: TcpStream, exchanged: &Mutex<Vec<(String, String)>
     let forwarded = asked.replacen("\r\n", "\r\nConnection: close\r\n", 1);
     let mut server = TcpStream::connect((NODE_ADDRESS, IAM_PORT)).ok()?;
     server.write_all(forwarded.as_bytes()).ok()?;
-    let mut told = String::new();
-    server.read_to_string(&mut told).ok()?;
-    if let Some((before, rest)) = told.split_once("<Expiration>")
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).ok()?;
+    if let Some((before, rest)) = answer.split_once("<Expiration>")
         && let Some((_, after)) = rest.split_once("</Expiration>")
     {
         // As long as the server's own, so that the length of the answer stays right.
         let soon = (Timestamp::now() + KEYS_LAST).strftime("%Y-%m-%dT%H:%M:%SZ");
-        told = format!("{before}<Expiration>{soon}</Expiration>{after}");
+        answer = format!("{before}<Expiration>{soon}</Expiration>{after}");
     }
-    client.write_all(told.as_bytes()).ok()?;
-    exchanged.lock().unwrap().push((asked, told));
+    client.write_all(answer.as_bytes()).ok()?;
+    exchanged.lock().unwrap().push((asked, answer));
     Some(())
 }

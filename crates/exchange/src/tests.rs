@@ -82,7 +82,7 @@ fn an_agent_gives_keys_for_its_token() {
     assert!(asked.join().unwrap()[0].to_lowercase().contains("authorization: the.jwt.token"));
 }
 
-/// The second version, because the first may be switched off, and answers whoever can make a program send a request.
+/// The second version, because the first may be switched off, and is open to request forgery.
 #[test]
 fn the_metadata_service_is_asked_with_a_token() {
     let (url, asked) = server(&[(200, "session"), (200, "my-role\n"), (200, JSON)]);

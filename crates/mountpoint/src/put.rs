@@ -48,7 +48,7 @@ impl Put {
 
     pub(crate) async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
         // Not what is new: if the server does not respond, a request with all of it may be carried out long after the writer
-        // was told that it has failed.
+        // has got its error.
         let held_at_most = if self.replaces.is_some() { self.client.write_part_size().min(HELD) } else { 0 };
         match &mut self.body {
             Body::Held(held) if held.len() + slice.len() <= held_at_most => held.extend_from_slice(slice),

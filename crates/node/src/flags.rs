@@ -79,7 +79,7 @@ pub enum Addressing {
 }
 
 impl Addressing {
-    /// Tells the mount process, which uses host names unless it is told otherwise.
+    /// Sets the option of the mount process, whose own default are host names.
     pub fn apply(self, volume: &Volume, arguments: &mut Arguments) {
         if self == Self::Path && !volume.is_access_point() {
             arguments.set_if_absent(MountOption::ForcePathStyle, None);

@@ -115,7 +115,7 @@ pub(crate) async fn delete_all(story: &Story, kind: &str, name: &str) {
     .await;
 }
 
-pub(crate) async fn pods_of(story: &Story, app: &str) -> Vec<Pod> {
+async fn pods_of(story: &Story, app: &str) -> Vec<Pod> {
     let params = ListParams::default().labels(&format!("app={app}"));
     story.here.pods().list(&params).await.unwrap().items
 }

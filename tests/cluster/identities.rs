@@ -2,16 +2,17 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use contract::names::comm_on_node;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use s3_csi_tests::changed::Changed;
 use s3_csi_tests::secrecy::no_secret_is_seen;
 use s3_csi_tests::web_identity::{Role, WebIdentity};
-use s3_csi_tests::{Seen, changed, eventually, manifest};
+use s3_csi_tests::{Seen, changed, eventually, manifest, token};
 use serde_json::{Value, json};
 use xtask::cluster::Part;
 use xtask::s3::ALICE;
@@ -142,29 +143,60 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
     let before = server.exchanges(&role_a);
     renewed(&server, &role_a, before + 3).await;
 
-    // A restarted kubelet requests new tokens, and the running mounts use them.
-    let (tokens, before) = (server.tokens(&role_a), server.exchanges(&role_a));
-    story.here.cluster.restart(Part::Kubelet).unwrap();
-    eventually("a new token is exchanged", LIMIT, || async {
-        let now = server.tokens(&role_a);
-        Seen::some((now > tokens).then_some(()), format!("{now} tokens"))
-    })
-    .await;
-    renewed(&server, &role_a, before + 3).await;
+    the_token_expires_while_the_kubelet_is_away(&story, &server, &role_a, &served_by[0]).await;
     for pod in ["first", "second", "third"] {
         story.says_again(pod, "good").await;
         assert!(!story.log(pod).await.contains("bad"), "{pod}");
         assert_eq!(story.container(pod).await.restart_count, 0);
     }
+    sts_is_away_for_a_while(&story, &server, CLAIM).await;
     let secrets = server.secrets();
     assert!(secrets.len() >= 9, "three of each exchange");
     no_secret_is_seen(&story.here.cluster, &[secrets, vec![ALICE.secret_key.to_owned()]].concat());
 
-    for pod in ["first", "second", "third"] {
+    for pod in ["first", "second", "third", "early"] {
         story.here.delete(pod).await;
     }
     changed.undo();
     story.leaves_nothing().await;
+}
+
+/// Once the kubelet is back, it requests new tokens, and the running mounts use them.
+async fn the_token_expires_while_the_kubelet_is_away(
+    story: &Story,
+    server: &WebIdentity,
+    role: &str,
+    mountpoint_pod: &str,
+) {
+    let (tokens, before) = (server.tokens(role), server.exchanges(role));
+    let cluster = story.here.cluster.clone();
+    let start = move || cluster.start(Part::Kubelet);
+    let stopped = Changed::make("the kubelet", || story.here.cluster.stop(Part::Kubelet), start);
+    let token = credentials(story, mountpoint_pod).await.join(format!("{mountpoint_pod}.token"));
+    fs::write(&token, token::expired(&story.here.cluster, &fs::read_to_string(&token).unwrap())).unwrap();
+    let sts = WebIdentity::sts_endpoint();
+    let refused = format!("{sts} refuses role {role} to this service account (ExpiredToken");
+    story.has_event(&format!("the temporary keys of role {role} have expired: {refused}")).await;
+    stopped.undo();
+    story.has_event("has valid credentials again").await;
+    eventually("a new token is exchanged", LIMIT, || async {
+        let now = server.tokens(role);
+        Seen::some((now > tokens).then_some(()), format!("{now} tokens"))
+    })
+    .await;
+    renewed(server, role, before + 3).await;
+}
+
+async fn sts_is_away_for_a_while(story: &Story, server: &WebIdentity, claim: &str) {
+    const EARLY: &str = "early";
+    let role = server.create(&Role::of(EARLY, &story.here.namespace, EARLY, "bucket-a"));
+    account(story, EARLY, Some(&role)).await;
+    server.sts_stays_away(true);
+    story.here.run(EARLY, workload(claim, EARLY, READ)).await;
+    let unreachable = format!("{} cannot be reached to get temporary keys", WebIdentity::sts_endpoint());
+    story.has_event_after(Timestamp::UNIX_EPOCH, EARLY, &unreachable).await;
+    server.sts_stays_away(false);
+    story.says(EARLY, "good").await;
 }
 
 /// The Mountpoint Pod that the controller assigned to the workload.
@@ -185,10 +217,16 @@ async fn renewed(server: &WebIdentity, role: &str, times: usize) {
     .await;
 }
 
+/// The folder on the node.
+async fn credentials(story: &Story, mountpoint_pod: &str) -> PathBuf {
+    let pod = story.mountpoint_pods_api().get(mountpoint_pod).await.unwrap();
+    comm_on_node(Path::new("/var/lib/kubelet"), &pod.uid().unwrap()).join("credentials")
+}
+
 /// Only this Mountpoint Pod and root can read the token.
 async fn token_is_for(story: &Story, mountpoint_pod: &str) {
     let pod = story.mountpoint_pods_api().get(mountpoint_pod).await.unwrap();
-    let folder = comm_on_node(Path::new("/var/lib/kubelet"), &pod.uid().unwrap()).join("credentials");
+    let folder = credentials(story, mountpoint_pod).await;
     let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names, [format!("{mountpoint_pod}.token").as_str()], "no draft, no keys");
     let group = pod.spec.unwrap().security_context.unwrap().fs_group.unwrap();

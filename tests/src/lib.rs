@@ -31,6 +31,7 @@ pub mod secrecy;
 mod served;
 pub mod stage;
 pub mod story;
+pub mod token;
 mod wait;
 pub mod web_identity;
 

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -33,13 +34,17 @@ const KEYS_LAST: SignedDuration = SignedDuration::from_secs(16);
 pub struct WebIdentity {
     processes: Vec<Child>,
     folder: TempDir,
-    exchanged: Exchanged,
-    /// Between the clients and STS.
-    _relay: Listening,
+    relay: Arc<Relay>,
+    _listening: Listening,
 }
 
-/// Every request to STS and its answer.
-type Exchanged = Arc<Mutex<Vec<(String, String)>>>;
+/// Between the clients and STS.
+#[derive(Default)]
+struct Relay {
+    /// Every request to STS and its answer.
+    exchanged: Mutex<Vec<(String, String)>>,
+    is_away: AtomicBool,
+}
 
 /// What a service account may do.
 pub struct Role<'a> {
@@ -94,11 +99,10 @@ impl WebIdentity {
         gateway.arg("--iam-standalone-endpoint").arg(&socket).arg("posix").arg(of("data"));
         processes.push(gateway.spawn().unwrap());
         eventually("the S3 server has started", || TcpStream::connect((NODE_ADDRESS, S3_PORT)).is_ok());
-        let exchanged = Exchanged::default();
-        let recorded = Arc::clone(&exchanged);
-        let relay =
-            Listening::start((NODE_ADDRESS, STS_PORT), move |client| relay_exchange(client, &recorded));
-        let server = Self { processes, folder, exchanged, _relay: relay };
+        let relay = Arc::new(Relay::default());
+        let serving = Arc::clone(&relay);
+        let listening = Listening::start((NODE_ADDRESS, STS_PORT), move |client| serving.exchange(client));
+        let server = Self { processes, folder, relay, _listening: listening };
         server.trust(cluster);
         server
     }
@@ -138,9 +142,14 @@ impl WebIdentity {
         format!("arn:aws:iam::{ACCOUNT}:role/{name}")
     }
 
+    /// Whether STS closes every connection without an answer.
+    pub fn sts_stays_away(&self, away: bool) {
+        self.relay.is_away.store(away, Ordering::Relaxed);
+    }
+
     /// How many different tokens were exchanged for keys of this role.
     pub fn tokens(&self, role: &str) -> usize {
-        let all = self.exchanged.lock().unwrap();
+        let all = self.relay.exchanged.lock().unwrap();
         let token = |(asked, _): &(String, String)| Some(asked.split_once("WebIdentityToken=")?.1.to_owned());
         let of_role = all.iter().filter(|exchange| is_of(exchange, role));
         of_role.filter_map(token).collect::<BTreeSet<_>>().len()
@@ -148,12 +157,12 @@ impl WebIdentity {
 
     /// How often STS has given keys of this role.
     pub fn exchanges(&self, role: &str) -> usize {
-        self.exchanged.lock().unwrap().iter().filter(|exchange| is_of(exchange, role)).count()
+        self.relay.exchanged.lock().unwrap().iter().filter(|exchange| is_of(exchange, role)).count()
     }
 
     /// Every token that was sent, and every secret key and session token that was given.
     pub fn secrets(&self) -> Vec<String> {
-        let all = self.exchanged.lock().unwrap();
+        let all = self.relay.exchanged.lock().unwrap();
         let between = |text: &str, from: &str, to: &str| {
             let (_, rest) = text.split_once(from)?;
             Some(rest.split(to).next().unwrap_or_default().to_owned())
@@ -229,23 +238,28 @@ fn publish_issuer(cluster: &Cluster) {
     }
 }
 
-/// Records the exchange, and has its keys expire soon.
-fn relay_exchange(mut client: TcpStream, exchanged: &Mutex<Vec<(String, String)>>) -> Option<()> {
-    let asked = read_request(&mut client)?;
-    // Without keeping the connection, the answer ends with it.
-    let forwarded = asked.replacen("\r\n", "\r\nConnection: close\r\n", 1);
-    let mut server = TcpStream::connect((NODE_ADDRESS, IAM_PORT)).ok()?;
-    server.write_all(forwarded.as_bytes()).ok()?;
-    let mut answer = String::new();
-    server.read_to_string(&mut answer).ok()?;
-    if let Some((before, rest)) = answer.split_once("<Expiration>")
-        && let Some((_, after)) = rest.split_once("</Expiration>")
-    {
-        // As long as the server's own, so that the length of the answer stays right.
-        let soon = (Timestamp::now() + KEYS_LAST).strftime("%Y-%m-%dT%H:%M:%SZ");
-        answer = format!("{before}<Expiration>{soon}</Expiration>{after}");
+impl Relay {
+    /// Records the exchange, and has its keys expire soon.
+    fn exchange(&self, mut client: TcpStream) -> Option<()> {
+        let asked = read_request(&mut client)?;
+        if self.is_away.load(Ordering::Relaxed) {
+            return None;
+        }
+        // Without keeping the connection, the answer ends with it.
+        let forwarded = asked.replacen("\r\n", "\r\nConnection: close\r\n", 1);
+        let mut server = TcpStream::connect((NODE_ADDRESS, IAM_PORT)).ok()?;
+        server.write_all(forwarded.as_bytes()).ok()?;
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).ok()?;
+        if let Some((before, rest)) = answer.split_once("<Expiration>")
+            && let Some((_, after)) = rest.split_once("</Expiration>")
+        {
+            // As long as the server's own, so that the length of the answer stays right.
+            let soon = (Timestamp::now() + KEYS_LAST).strftime("%Y-%m-%dT%H:%M:%SZ");
+            answer = format!("{before}<Expiration>{soon}</Expiration>{after}");
+        }
+        client.write_all(answer.as_bytes()).ok()?;
+        self.exchanged.lock().unwrap().push((asked, answer));
+        Some(())
     }
-    client.write_all(answer.as_bytes()).ok()?;
-    exchanged.lock().unwrap().push((asked, answer));
-    Some(())
 }

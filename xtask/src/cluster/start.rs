@@ -65,6 +65,17 @@ impl<'a> Starter<'a> {
 impl Cluster {
     /// Restarts a component of the first node, in which this process runs.
     pub fn restart(&self, part: Part) -> Result<()> {
+        self.stop(part)?;
+        self.start(part)
+    }
+
+    /// Starts a component of the first node that was stopped.
+    pub fn start(&self, part: Part) -> Result<()> {
+        spawn(self, Node::FIRST, &self.programs()?, part).map(drop)
+    }
+
+    /// Kills a component of the first node.
+    pub fn stop(&self, part: Part) -> Result<()> {
         let programs = self.programs()?;
         let program = part.command(self, Node::FIRST, &programs)?.get_program().to_owned();
         let name = Path::new(&program).file_name().context("a program has a name")?.as_bytes().to_owned();
@@ -84,7 +95,7 @@ impl Cluster {
                 }
             }
         }
-        spawn(self, Node::FIRST, &programs, part).map(drop)
+        Ok(())
     }
 }
 

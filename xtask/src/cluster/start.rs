@@ -18,6 +18,10 @@ use crate::programs::Programs;
 /// A busy machine with a cold disk needs tens of seconds; a broken component exits much earlier.
 const READY_WITHIN: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The kubelet exits if containerd, which first recovers the containers of a node that returns, does not serve it yet. As
+/// systemd would, it is started again, after a pause.
+const KUBELET_STARTS: usize = 10;
+const KUBELET_PAUSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Starter<'a> {
     cluster: &'a Cluster,
@@ -45,9 +49,15 @@ impl<'a> Starter<'a> {
     /// Waits until `ready`. If a component exits or the deadline passes, the error shows the log of `blamed`.
     pub(crate) fn until(&mut self, blamed: Part, mut ready: impl FnMut() -> bool) -> Result<()> {
         let deadline = Instant::now() + READY_WITHIN;
+        let mut kubelet_starts = 1;
         while !ready() {
             for (part, child) in &mut self.running {
-                if let Some(status) = child.try_wait()? {
+                let Some(status) = child.try_wait()? else { continue };
+                if *part == Part::Kubelet && kubelet_starts < KUBELET_STARTS {
+                    std::thread::sleep(KUBELET_PAUSE);
+                    *child = spawn(self.cluster, self.node, self.programs, *part)?;
+                    kubelet_starts += 1;
+                } else {
                     let log = tail_of_log(&self.cluster.log_on(self.node, part.name()));
                     bail!("{} ended with {status}:\n{log}", part.name());
                 }

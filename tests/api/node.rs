@@ -17,7 +17,7 @@ use service::csi::volume_capability::access_mode::Mode;
 use service::csi::volume_capability::{AccessMode, AccessType, BlockVolume};
 use tonic::Code;
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 const NOT_READY: &str = "s3.csi.scality.com/agent-not-ready";
 
 async fn begin(test: &str) -> (Stage, Kubelet, NodeProgram) {

@@ -18,7 +18,7 @@ use s3_csi_tests::{Seen, Stage, eventually, within};
 use tonic::Code;
 use xtask::s3::ALICE;
 
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(3);
 
 fn place(kubelet: &Kubelet, path: &Path) -> SafePath {
     Root::open(kubelet.path()).unwrap().create(path).unwrap()

@@ -58,15 +58,10 @@ fn folders_without_objects_can_be_made_and_removed() {
 fn a_large_file_is_the_same_at_both_ends() {
     const SIZE: usize = 1 << 30;
     let (client, _pod, served) = served("large", &["--memory-target=1024"]);
-    // A pattern that no shifted or swapped part would keep.
+    // Each page is filled with its own number, so that no shifted or swapped part would pass.
     let block = |number: usize| -> Vec<u8> {
-        let mut state = number as u64 + 1;
-        (0..1 << 17)
-            .flat_map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                state.to_le_bytes()
-            })
-            .collect()
+        let page = |page: usize| (number * 256 + page).to_le_bytes().repeat(4096 / size_of::<usize>());
+        (0..256).map(page).collect::<Vec<_>>().concat()
     };
     served
         .touch("file", move |path| {

@@ -17,7 +17,7 @@ use crate::account::install;
 use crate::{Inside, Seen, eventually};
 
 /// The binder looks every second; the rest is for a machine that is busy with other tests.
-pub const LIMIT: Duration = Duration::from_mins(2);
+pub const LIMIT: Duration = Duration::from_mins(4);
 
 static BARRIERS: AtomicUsize = AtomicUsize::new(0);
 

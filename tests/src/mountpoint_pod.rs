@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use contract::keys::Keys;
 use mounter::credentials::Credentials;
 use mounter::handover::client::{hand_over, listens};
 use mounter::handover::{MountReply, MountRequest, Refused};
@@ -24,7 +25,6 @@ use rustix::process::Pid;
 use service::csi::volume_capability::access_mode::Mode;
 use service::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use service::csi::{NodePublishVolumeRequest, VolumeCapability};
-use service::keys::Keys;
 use tempfile::TempDir;
 use xtask::s3::{ALICE, Account, Client, ENDPOINT, REGION};
 
@@ -35,7 +35,7 @@ const NAME: &str = "mp-under-test";
 /// The user and group of Mountpoint Pods.
 pub const USER: u32 = 1000;
 /// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
-pub const LIMIT: Duration = Duration::from_mins(1);
+pub const LIMIT: Duration = Duration::from_mins(3);
 
 /// When it is dropped, its processes and mounts end, too.
 pub struct MountpointPod {
@@ -114,8 +114,9 @@ impl MountpointPod {
     pub fn provide(&self, access_key: &str, secret_key: &str) {
         let keys = Keys {
             access_key_id: access_key.to_owned(),
-            secret_access_key: secret_key.to_owned(),
+            secret_access_key: secret_key.into(),
             session_token: None,
+            expires: None,
         };
         let comm = OwnedFd::from(File::open(self.comm.path()).unwrap());
         credentials::write_static_keys(&comm, NAME, &keys).unwrap();

@@ -3,6 +3,7 @@
 pub mod arguments;
 pub mod attachment;
 pub mod authentication;
+pub mod keys;
 pub mod mount_option;
 pub mod mountpoint_pod;
 pub mod names;

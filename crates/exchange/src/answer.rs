@@ -2,19 +2,18 @@
 
 use std::time::SystemTime;
 
+use contract::keys::Keys;
 use serde::Deserialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-
-use crate::keys::Keys;
 
 /// Of STS. `None` unless all of it is there.
 pub(crate) fn xml_keys(body: &str) -> Option<Keys> {
     Some(Keys {
         access_key_id: element(body, "AccessKeyId")?,
-        secret_access_key: element(body, "SecretAccessKey")?,
-        session_token: Some(element(body, "SessionToken")?),
-        expires: moment(&element(body, "Expiration")?)?,
+        secret_access_key: element(body, "SecretAccessKey")?.into(),
+        session_token: Some(element(body, "SessionToken")?.into()),
+        expires: Some(moment(&element(body, "Expiration")?)?),
     })
 }
 
@@ -31,9 +30,9 @@ pub(crate) fn json_keys(body: &str) -> Option<Keys> {
     let answer: Answer = serde_json::from_str(body).ok()?;
     Some(Keys {
         access_key_id: answer.access_key_id,
-        secret_access_key: answer.secret_access_key,
-        session_token: Some(answer.token).filter(|token| !token.is_empty()),
-        expires: moment(&answer.expiration)?,
+        secret_access_key: answer.secret_access_key.into(),
+        session_token: Some(answer.token).filter(|token| !token.is_empty()).map(Into::into),
+        expires: Some(moment(&answer.expiration)?),
     })
 }
 
@@ -57,6 +56,8 @@ pub(crate) fn element(page: &str, name: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret as _;
+
     use super::*;
 
     const XML: &str = "<AssumeRoleWithWebIdentityResponse><AssumeRoleWithWebIdentityResult><Credentials>\
@@ -67,8 +68,8 @@ mod tests {
     #[test]
     fn keys_are_complete_or_none() {
         let keys = xml_keys(XML).unwrap();
-        assert_eq!(keys.session_token.as_deref(), Some("t&t="));
-        assert_eq!(Some(keys.expires), moment("2030-01-02T03:04:05.000Z"));
+        assert_eq!(keys.session_token.unwrap().expose_secret(), "t&t=");
+        assert_eq!(keys.expires, moment("2030-01-02T03:04:05.000Z"));
         assert!(xml_keys(&XML.replace("SessionToken", "Other")).is_none());
         assert!(xml_keys(&XML.replace("2030-01-02T03:04:05Z", "soon")).is_none());
         assert!(json_keys("{}").is_none() && json_keys("no").is_none());

@@ -3,18 +3,19 @@
 //! failures name neither the role nor the reason.
 
 mod answer;
-mod keys;
+mod renewal;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use contract::keys::Keys;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::Response;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
-pub use keys::{Keys, renew_at};
+pub use renewal::renew_at;
 
 /// Half of what a mount waits for S3, so that S3 still has time to answer.
 const ANSWER: Duration = Duration::from_secs(4);
@@ -86,7 +87,7 @@ impl Exchange {
         }
     }
 
-    /// One exchange. The token is read anew, because it is replaced before it expires.
+    /// One exchange: keys that expire. The token is read anew, because it is replaced before it expires.
     pub fn keys(&self) -> Result<Keys, ExchangeError> {
         let agent = self.agent()?;
         let token = |file: &Path| match std::fs::read_to_string(file) {

@@ -1,26 +1,10 @@
-//! Temporary keys, and when they are renewed.
+//! When temporary keys are renewed.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
 /// Keys are renewed so long before they expire, so that a server that is away for minutes harms nothing. Amazon's live for an
 /// hour, and never less than 15 minutes.
 const MARGIN: Duration = Duration::from_mins(5);
-
-/// Never shown, never logged.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
-    pub access_key_id: String,
-    pub secret_access_key: String,
-    pub session_token: Option<String>,
-    pub expires: SystemTime,
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Keys(…)")
-    }
-}
 
 /// When keys that were obtained `now` are to be renewed.
 pub fn renew_at(now: SystemTime, expires: SystemTime) -> SystemTime {

@@ -5,6 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
+use secrecy::ExposeSecret as _;
+
 const XML: &str = "<Credentials><AccessKeyId>ASIA</AccessKeyId><SecretAccessKey>s</SecretAccessKey>\
     <SessionToken>t</SessionToken><Expiration>2030-01-02T03:04:05Z</Expiration></Credentials>";
 const JSON: &str = r#"{"AccessKeyId":"ASIA","SecretAccessKey":"s","Token":"t","Code":"Success",
@@ -61,7 +63,7 @@ fn sts_gives_keys_of_the_role() {
     let folder = tempfile::tempdir().unwrap();
     let (url, asked) = server(&[(200, XML)]);
     let keys = sts(folder.path(), url).keys().unwrap();
-    assert_eq!((keys.access_key_id.as_str(), keys.session_token.as_deref()), ("ASIA", Some("t")));
+    assert_eq!((keys.access_key_id.as_str(), keys.session_token.unwrap().expose_secret()), ("ASIA", "t"));
     let asked = asked.join().unwrap().remove(0);
     for field in [
         "Action=AssumeRoleWithWebIdentity",
@@ -78,7 +80,7 @@ fn an_agent_gives_keys_for_its_token() {
     let folder = tempfile::tempdir().unwrap();
     let (uri, asked) = server(&[(200, JSON)]);
     let keys = exchange(Server::Agent { uri, token_file: token_file(folder.path()) }).keys().unwrap();
-    assert_eq!((keys.access_key_id.as_str(), keys.session_token.as_deref()), ("ASIA", Some("t")));
+    assert_eq!((keys.access_key_id.as_str(), keys.session_token.unwrap().expose_secret()), ("ASIA", "t"));
     assert!(asked.join().unwrap()[0].to_lowercase().contains("authorization: the.jwt.token"));
 }
 
@@ -87,7 +89,7 @@ fn an_agent_gives_keys_for_its_token() {
 fn the_metadata_service_is_asked_with_a_token() {
     let (url, asked) = server(&[(200, "session"), (200, "my-role\n"), (200, JSON)]);
     let keys = exchange(Server::Metadata { url }).keys().unwrap();
-    assert_eq!((keys.access_key_id.as_str(), keys.session_token.as_deref()), ("ASIA", Some("t")));
+    assert_eq!((keys.access_key_id.as_str(), keys.session_token.unwrap().expose_secret()), ("ASIA", "t"));
     let asked = asked.join().unwrap();
     assert!(asked[0].starts_with("PUT /latest/api/token "), "{asked:?}");
     assert!(asked[0].to_lowercase().contains("x-aws-ec2-metadata-token-ttl-seconds: 60"), "{asked:?}");

@@ -6,7 +6,7 @@ use std::fmt;
 
 use k8s_openapi::api::core::v1::Secret;
 use serde::{Serialize, Serializer};
-use service::keys::Keys;
+use service::keys;
 
 /// The one key of such a Secret that is not secret.
 const REGION: &str = "region";
@@ -55,7 +55,7 @@ impl SecretState {
         } else {
             renamed.iter().filter_map(|(path, key)| Some((path.clone(), text.get(key)?.clone()))).collect()
         };
-        match Keys::of_secret(&data, &format!("Secret {name}")) {
+        match keys::of_secret(&data, &format!("Secret {name}")) {
             Ok(_) => Self::Usable,
             Err(error) => Self::Invalid(error.to_string()),
         }

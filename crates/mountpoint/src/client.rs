@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
+use contract::keys::Keys;
 use mountpoint_s3_client::config::S3ClientConfig;
 use mountpoint_s3_client::error::{
     CopyObjectError, DeleteObjectError, GetObjectAttributesError, GetObjectError, HeadObjectError,
@@ -23,7 +24,6 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
 use crate::credentials::{KeysError, Source, Stamp, stamp};
-use crate::keys::Keys;
 use crate::put::Put;
 use crate::renewal::keep_renewed;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};

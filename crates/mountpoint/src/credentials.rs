@@ -4,12 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use contract::keys::Keys;
 use exchange::{Exchange, ExchangeError, Server};
 use mounter::credentials::Credentials;
 use mountpoint_s3_client::config::S3ClientAuthConfig;
 use thiserror::Error;
 
-use crate::keys::Keys;
+use crate::keys;
 
 #[derive(Debug, Error)]
 pub(crate) enum KeysError {
@@ -90,7 +91,7 @@ impl Source {
     pub(crate) fn keys(&self) -> Result<Option<Keys>, KeysError> {
         match self {
             Self::File(file) => file.keys().map(Some),
-            Self::Exchange(exchange) => Ok(Some(Keys::exchanged(exchange.keys()?))),
+            Self::Exchange(exchange) => Ok(Some(exchange.keys()?)),
             Self::Unsigned | Self::Chain { .. } => Ok(None),
         }
     }
@@ -98,7 +99,7 @@ impl Source {
     /// With these keys, or with what the S3 client finds by itself.
     pub(crate) fn auth(&self, keys: Option<&Keys>) -> Result<S3ClientAuthConfig, KeysError> {
         match (self, keys) {
-            (_, Some(keys)) => keys.provider().ok_or(KeysError::Unusable),
+            (_, Some(keys)) => keys::provider(keys).ok_or(KeysError::Unusable),
             (Self::Unsigned, None) => Ok(S3ClientAuthConfig::NoSigning),
             (Self::Chain { profile: Some(profile) }, None) => {
                 Ok(S3ClientAuthConfig::Profile(profile.clone()))
@@ -137,7 +138,7 @@ impl ProfileFile {
     fn keys(&self) -> Result<Keys, KeysError> {
         let text = fs::read_to_string(&self.path)
             .map_err(|source| KeysError::Read { path: self.path.clone(), source })?;
-        Keys::parse(&text, &self.profile)
+        keys::parse(&text, &self.profile)
             .ok_or_else(|| KeysError::Missing { path: self.path.clone(), profile: self.profile.clone() })
     }
 }

@@ -6,10 +6,12 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use contract::authentication::AuthenticationSource;
+use contract::keys::Keys;
 use mounter::credentials::Credentials;
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
+use secrecy::ExposeSecret as _;
 use service::driver_identity::DriverIdentity;
-use service::keys::{DriverKeys, Keys, KeysError};
+use service::keys::{DriverKeys, KeysError};
 use thiserror::Error;
 
 use crate::identity::IdentityError;
@@ -78,12 +80,10 @@ pub fn choose(
 
 /// The content of a shared credentials file.
 fn render(keys: &Keys) -> String {
-    let Keys { access_key_id, secret_access_key, session_token } = keys;
-    let mut text = format!(
-        "[{PROFILE}]\naws_access_key_id={access_key_id}\naws_secret_access_key={secret_access_key}\n"
-    );
-    if let Some(token) = session_token {
-        text.extend(["aws_session_token=", token, "\n"]);
+    let (id, secret) = (&keys.access_key_id, keys.secret_access_key.expose_secret());
+    let mut text = format!("[{PROFILE}]\naws_access_key_id={id}\naws_secret_access_key={secret}\n");
+    if let Some(token) = &keys.session_token {
+        text.extend(["aws_session_token=", token.expose_secret(), "\n"]);
     }
     text
 }
@@ -199,7 +199,7 @@ mod tests {
             let sent = secret(data.unwrap_or_default());
             let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
             let asked = AuthenticationSource::asked(attribute, seen).map_err(|error| error.to_string())?;
-            let keys = Keys::of_secret(&sent, "the Secret of nodePublishSecretRef");
+            let keys = service::keys::of_secret(&sent, "the Secret of nodePublishSecretRef");
             let chosen = choose(asked, Some(recorded), &keys, (&driver, Some(&INSTANCE)));
             Ok::<_, String>(match chosen.map_err(|error| error.to_string())?.0 {
                 Choice::Keys(keys) => keys.access_key_id,
@@ -245,7 +245,7 @@ mod tests {
     fn a_mountpoint_pod_without_a_record_changes_nothing() {
         let nothing = DriverKeys { folder: Some("/nowhere".into()) };
         let own = secret(&[("access_key_id", "OWN"), ("secret_access_key", "o")]);
-        let own = Keys::of_secret(&own, "the Secret of nodePublishSecretRef");
+        let own = service::keys::of_secret(&own, "the Secret of nodePublishSecretRef");
         let chosen =
             |asked, recorded| choose(asked, recorded, &own, (&nothing, None)).map(|(_, source)| source);
         let (driver, secret) = (AuthenticationSource::Driver, AuthenticationSource::Secret);
@@ -264,6 +264,7 @@ mod tests {
             access_key_id: "A".into(),
             secret_access_key: "B".into(),
             session_token: Some("C".into()),
+            expires: None,
         };
         assert!(write_static_keys(&folder, "mp-1", &keys).unwrap());
         assert!(!write_static_keys(&folder, "mp-1", &keys).unwrap(), "nothing has changed");

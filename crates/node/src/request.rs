@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
 use contract::authentication::SecretRef;
+use contract::keys::Keys;
 use contract::options::MountOption;
 use contract::volume::{Volume, VolumeError};
 use contract::volume_plan::VolumePlan;
 use service::csi::NodePublishVolumeRequest;
 use service::csi::volume_capability::AccessType;
 use service::csi::volume_capability::access_mode::Mode;
-use service::keys::{Keys, KeysError};
+use service::keys::{self, KeysError};
 use thiserror::Error;
 
 use crate::identity::{TOKENS, Tokens};
@@ -144,7 +145,7 @@ impl PublishRequest {
             volume,
             arguments,
             environment,
-            secret_keys: Keys::of_secret(&secrets, "the Secret of nodePublishSecretRef"),
+            secret_keys: keys::of_secret(&secrets, "the Secret of nodePublishSecretRef"),
             tokens: Tokens::parse(&tokens),
         })
     }

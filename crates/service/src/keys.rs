@@ -1,13 +1,13 @@
-//! Keys to the S3 server: of a Secret, or the driver's own. Never shown, never logged.
+//! Where keys to the S3 server are found: in a Secret, or among the driver's own.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::path::PathBuf;
 
+use contract::keys::Keys;
 use thiserror::Error;
 
-/// Keys of a Secret.
+/// As a Secret has them.
 const ACCESS_KEY_ID: &str = "access_key_id";
 const SECRET_ACCESS_KEY: &str = "secret_access_key";
 const SESSION_TOKEN: &str = "session_token";
@@ -26,56 +26,34 @@ pub enum KeysError {
     Impossible(String, &'static str),
 }
 
-#[derive(Clone, PartialEq, Eq)]
-pub struct Keys {
-    pub access_key_id: String,
-    pub secret_access_key: String,
-    pub session_token: Option<String>,
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Keys(…)")
-    }
-}
-
-impl Keys {
-    /// `whose` names the Secret in errors.
-    pub fn of_secret(secret: &BTreeMap<String, String>, whose: &str) -> Result<Self, KeysError> {
-        let get = |key: &'static str| match secret.get(key).map(|value| value.trim()) {
-            None => Err(KeysError::Missing(whose.to_owned(), key)),
-            Some("") => Err(KeysError::Empty(whose.to_owned(), key)),
-            Some(value) => Ok(value.to_owned()),
-        };
-        let keys = Self {
-            access_key_id: get(ACCESS_KEY_ID)?,
-            secret_access_key: get(SECRET_ACCESS_KEY)?,
-            session_token: get(SESSION_TOKEN).ok(),
-        };
-        match keys.impossible() {
-            Some(key) => Err(KeysError::Impossible(whose.to_owned(), key)),
-            None => Ok(keys),
+/// The keys of a Secret. `whose` names it in errors.
+pub fn of_secret(secret: &BTreeMap<String, String>, whose: &str) -> Result<Keys, KeysError> {
+    let get = |key: &'static str| match secret.get(key).map(|value| value.trim()) {
+        None => Err(KeysError::Missing(whose.to_owned(), key)),
+        Some("") => Err(KeysError::Empty(whose.to_owned(), key)),
+        Some(value) => Ok(value),
+    };
+    let (id, key, token) = (get(ACCESS_KEY_ID)?, get(SECRET_ACCESS_KEY)?, get(SESSION_TOKEN).ok());
+    let fits = |value: &str, others: &str| {
+        value.len() <= LONGEST_KEY && value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
+    };
+    let token_fits =
+        |token: &str| token.len() <= LONGEST_TOKEN && token.chars().all(|c| c.is_ascii_graphic());
+    for (name, is_possible) in [
+        (ACCESS_KEY_ID, fits(id, "")),
+        (SECRET_ACCESS_KEY, fits(key, "/+-=")),
+        (SESSION_TOKEN, token.is_none_or(token_fits)),
+    ] {
+        if !is_possible {
+            return Err(KeysError::Impossible(whose.to_owned(), name));
         }
     }
+    Ok(static_keys(id.to_owned(), key.to_owned(), token.map(str::to_owned)))
+}
 
-    /// The first that is not valid with any S3 server.
-    fn impossible(&self) -> Option<&'static str> {
-        let fits = |value: &str, others: &str| {
-            value.len() <= LONGEST_KEY
-                && value.chars().all(|c| c.is_ascii_alphanumeric() || others.contains(c))
-        };
-        let token_fits =
-            |token: &String| token.len() <= LONGEST_TOKEN && token.chars().all(|c| c.is_ascii_graphic());
-        if !fits(&self.access_key_id, "") {
-            Some(ACCESS_KEY_ID)
-        } else if !fits(&self.secret_access_key, "/+-=") {
-            Some(SECRET_ACCESS_KEY)
-        } else if !self.session_token.as_ref().is_none_or(token_fits) {
-            Some(SESSION_TOKEN)
-        } else {
-            None
-        }
-    }
+fn static_keys(access_key_id: String, secret_access_key: String, session_token: Option<String>) -> Keys {
+    let (secret_access_key, session_token) = (secret_access_key.into(), session_token.map(Into::into));
+    Keys { access_key_id, secret_access_key, session_token, expires: None }
 }
 
 /// Where the installation's own keys are: a mounted Secret, read anew every time, or variables.
@@ -91,11 +69,11 @@ impl DriverKeys {
             let value = file.or_else(|| std::env::var(variable).ok()).map(|value| value.trim().to_owned());
             value.filter(|value| !value.is_empty())
         };
-        Some(Keys {
-            access_key_id: get(ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID")?,
-            secret_access_key: get(SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY")?,
-            session_token: get(SESSION_TOKEN, "AWS_SESSION_TOKEN"),
-        })
+        Some(static_keys(
+            get(ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID")?,
+            get(SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY")?,
+            get(SESSION_TOKEN, "AWS_SESSION_TOKEN"),
+        ))
     }
 }
 
@@ -105,7 +83,7 @@ mod tests {
 
     fn keys(pairs: &[(&str, &str)]) -> Result<Keys, KeysError> {
         let secret = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Keys::of_secret(&secret, "Secret ns/keys")
+        of_secret(&secret, "Secret ns/keys")
     }
 
     #[test]
@@ -113,13 +91,7 @@ mod tests {
         let id = (ACCESS_KEY_ID, " AKIA ");
         let secret = (SECRET_ACCESS_KEY, "se/cr+et-x=\n");
         let found = keys(&[id, secret, ("other", "x"), (SESSION_TOKEN, "")]).unwrap();
-        let expected = Keys {
-            access_key_id: "AKIA".into(),
-            secret_access_key: "se/cr+et-x=".into(),
-            session_token: None,
-        };
-        assert!(found == expected);
-        assert_eq!(format!("{found:?}"), "Keys(…)");
+        assert_eq!(found, static_keys("AKIA".to_owned(), "se/cr+et-x=".to_owned(), None));
         let whose = || "Secret ns/keys".to_owned();
         for (pairs, error) in [
             (&[id][..], KeysError::Missing(whose(), SECRET_ACCESS_KEY)),
@@ -141,7 +113,7 @@ mod tests {
             fs::write(folder.path().join(ACCESS_KEY_ID), format!("{id}\n")).unwrap();
             fs::write(folder.path().join(SECRET_ACCESS_KEY), secret).unwrap();
             let keys = driver.find().unwrap();
-            assert_eq!((keys.access_key_id.as_str(), keys.secret_access_key.as_str()), (id, secret));
+            assert_eq!(keys, static_keys(id.to_owned(), secret.to_owned(), None));
         }
     }
 }

@@ -3,10 +3,11 @@
 use std::path::Path;
 use std::time::SystemTime;
 
+use contract::keys::Keys;
 use contract::s3::sts_endpoint;
 use exchange::{Exchange, Server, renew_at};
 use service::driver_identity::{DriverIdentity, IdentityFlags, SESSION_NAME};
-use service::keys::{DriverKeys, Keys};
+use service::keys::DriverKeys;
 use tokio::sync::Mutex;
 
 use super::error::ProvisionError;
@@ -21,7 +22,6 @@ pub struct DriverCredentials {
 struct Temporary {
     keys: Keys,
     renew_at: SystemTime,
-    expires: SystemTime,
 }
 
 impl DriverCredentials {
@@ -52,16 +52,11 @@ impl DriverCredentials {
         let exchanged = tokio::task::spawn_blocking(move || exchange.keys()).await;
         match (exchanged.expect("an exchange does not panic"), &*held) {
             (Ok(new), _) => {
-                let keys = Keys {
-                    access_key_id: new.access_key_id,
-                    secret_access_key: new.secret_access_key,
-                    session_token: new.session_token,
-                };
-                let renew_at = renew_at(now, new.expires);
-                *held = Some(Temporary { keys: keys.clone(), renew_at, expires: new.expires });
-                Ok(keys)
+                let renew_at = new.expires.map_or(now, |expires| renew_at(now, expires));
+                *held = Some(Temporary { keys: new.clone(), renew_at });
+                Ok(new)
             }
-            (Err(error), Some(old)) if now < old.expires => {
+            (Err(error), Some(old)) if old.keys.expires.is_some_and(|expires| now < expires) => {
                 tracing::warn!(%error, "cannot renew the temporary keys; the old ones stay in use");
                 Ok(old.keys.clone())
             }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use contract::keys::Keys;
 use contract::s3::{RegionSources, is_region};
-use service::keys::{Keys, KeysError};
+use service::keys::{self, KeysError};
 
 /// Key of a Secret, beside the access keys.
 const REGION: &str = "region";
@@ -20,7 +21,7 @@ impl Credentials {
     pub fn from_secret(secret: &BTreeMap<String, String>, secret_name: &str) -> Result<Self, KeysError> {
         let region =
             secret.get(REGION).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-        let credentials = Self { keys: Keys::of_secret(secret, secret_name)?, region };
+        let credentials = Self { keys: keys::of_secret(secret, secret_name)?, region };
         if credentials.region.as_deref().is_none_or(is_region) {
             Ok(credentials)
         } else {

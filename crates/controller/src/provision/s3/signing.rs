@@ -2,11 +2,12 @@
 //! that an intercepted request can be repeated for a while but not changed; and no URL carries a signature or a token that
 //! proxies and logs would keep.
 
+use contract::keys::Keys;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use http::Method;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use service::keys::Keys;
+use secrecy::ExposeSecret as _;
 use sha2::{Digest as _, Sha256};
 use url::Url;
 
@@ -37,7 +38,8 @@ pub(super) fn sign(
         ("x-amz-content-sha256", payload.clone()),
         ("x-amz-date", moment.clone()),
     ]);
-    headers.extend(keys.session_token.iter().map(|token| ("x-amz-security-token", token.clone())));
+    let token = keys.session_token.as_ref().map(|token| token.expose_secret().to_owned());
+    headers.extend(token.map(|token| ("x-amz-security-token", token)));
     headers.sort_unstable();
 
     let names = headers.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(";");
@@ -48,7 +50,7 @@ pub(super) fn sign(
     let scope = format!("{day}/{region}/s3/aws4_request");
     let to_sign = format!("{ALGORITHM}\n{moment}\n{scope}\n{}", hex(&Sha256::digest(canonical)));
 
-    let secret = format!("AWS4{}", keys.secret_access_key).into_bytes();
+    let secret = format!("AWS4{}", keys.secret_access_key.expose_secret()).into_bytes();
     let key = scope.split('/').fold(secret, |key, part| mac(&key, part));
     let (id, signature) = (&keys.access_key_id, hex(&mac(&key, &to_sign)));
     let authorization =
@@ -81,7 +83,8 @@ mod tests {
         let keys = Keys {
             access_key_id: "AKIAIOSFODNN7EXAMPLE".into(),
             secret_access_key: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".into(),
-            session_token: token.map(str::to_owned),
+            session_token: token.map(Into::into),
+            expires: None,
         };
         let url = url.parse().unwrap();
         let request = Unsigned { method: &Method::GET, url: &url, payload: payload.as_bytes(), headers: &[] };

@@ -4,11 +4,11 @@ use std::io::Cursor;
 use std::path::Path;
 use std::time::Duration;
 
+use contract::keys::Keys;
 use contract::s3::S3Failure;
 use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full, LengthLimitError, Limited};
 use jiff::Timestamp;
-use service::keys::Keys;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use url::Url;
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use contract::keys::Keys;
 use contract::names::DRIVER;
 use contract::s3::S3Failure;
 use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::StorageClass;
 use serde_json::json;
-use service::keys::Keys;
 
 use crate::provision::bucket::{BucketError, DeleteOutcome, Kept};
 use crate::provision::claims::claim::{Claim, FINALIZER, STARTED, StartedBucket};
@@ -174,8 +174,9 @@ impl Cluster {
         };
         let keys = Keys {
             access_key_id: owner.to_owned(),
-            secret_access_key: "secret".to_owned(),
+            secret_access_key: "secret".into(),
             session_token: None,
+            expires: None,
         };
         Ok(Account::new(Credentials::from(keys), None))
     }

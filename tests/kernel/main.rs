@@ -14,6 +14,7 @@ mod network;
 mod node;
 mod permissions;
 mod programs;
+mod random;
 mod semantics;
 mod silence;
 mod supervisor;

@@ -1,6 +1,7 @@
 //! What the suites share: the cluster around them, waiting with a deadline, and safe access to mounted paths.
 
 pub mod account;
+pub mod actor;
 pub mod agent;
 pub mod alone;
 pub mod changed;
@@ -11,6 +12,7 @@ pub mod csi;
 #[cfg(test)]
 mod documented;
 pub mod faulty;
+pub mod folder;
 mod http;
 mod inside;
 pub mod manifest;

@@ -52,6 +52,7 @@ fn the_documented_semantics_are_the_tested_ones() {
     let page = include_str!("../../../docs/semantics.md");
     let files = [
         include_str!("../../kernel/programs.rs"),
+        include_str!("../../kernel/random.rs"),
         include_str!("../../kernel/semantics.rs"),
         include_str!("../../kernel/writers.rs"),
         include_str!("../../cluster/semantics.rs"),

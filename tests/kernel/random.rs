@@ -1,0 +1,209 @@
+//! Random operations by several programs on one mount, and by another client of the bucket. Each result must be one that the
+//! model of a folder allows, and what was acknowledged must be in the bucket. A failure shows the seed and the last steps;
+//! `S3_CSI_SEED` chooses other seeds: `S3_CSI_SEED=17,18 cargo xtask test --only kernel whatever`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Instant;
+
+use s3_csi_tests::actor::{Actor, Answer, Order};
+use s3_csi_tests::folder::{Content, Folder, Id, Objects, Outcome, Random, Step, choose, close};
+use s3_csi_tests::mountpoint_pod::LIMIT;
+use tempfile::TempDir;
+use xtask::s3::{Client, Refused};
+
+use crate::files::served;
+
+/// For each folder: with three of them, about 25 seconds beside a busy program on each processor.
+const STEPS: Id = 400;
+/// Folders of the same mount, each with its own programs and its own model.
+const FOLDERS: u64 = 3;
+/// Programs of one folder.
+const ACTORS: usize = 2;
+/// Steps that a failure shows.
+const SHOWN: usize = 40;
+const BUCKET: &str = "random";
+/// Keeps the folder in the bucket when all its files are deleted.
+const KEEPER: &str = "keeper";
+
+/// One folder of the mount.
+struct Place<'a> {
+    client: &'a Client,
+    prefix: String,
+    mounted: PathBuf,
+    /// Where contents are exchanged with the actors.
+    scratch: TempDir,
+    actors: Vec<Actor>,
+    /// The actors' own numbers of each open file: one for each descriptor.
+    descriptors: BTreeMap<(usize, Id), Vec<u32>>,
+    last: u32,
+}
+
+impl<'a> Place<'a> {
+    fn new(client: &'a Client, mounted: PathBuf, prefix: String) -> Self {
+        client.put(BUCKET, &format!("{prefix}{KEEPER}"), b"x").unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_actor"));
+        let actors = (0..ACTORS).map(|_| Actor::start(program)).collect();
+        let scratch = TempDir::new().unwrap();
+        Self { client, prefix, mounted, scratch, actors, descriptors: BTreeMap::new(), last: 0 }
+    }
+
+    fn objects(&self) -> Objects {
+        let keys = self.client.objects(BUCKET, &self.prefix).unwrap();
+        let objects = keys.iter().filter_map(|key| {
+            let content = match self.client.get(BUCKET, key) {
+                // While the server replaces an object, it may have none for a moment.
+                Err(error) if error.downcast_ref::<Refused>().is_some_and(|it| it.status == 404) => {
+                    return None;
+                }
+                content => content.unwrap(),
+            };
+            Some((key.strip_prefix(&self.prefix).unwrap().to_owned(), content))
+        });
+        objects.collect()
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.mounted.join(name)
+    }
+
+    fn number(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    fn descriptor(&self, actor: usize, file: Id) -> u32 {
+        *self.descriptors[&(actor, file)].last().unwrap()
+    }
+
+    fn obey(&mut self, actor: usize, order: &Order) -> Result<Answer, String> {
+        self.actors[actor].obey(order, LIMIT)
+    }
+
+    /// Fails if there is no outcome in time.
+    fn act(&mut self, actor: usize, step: &Step) -> Result<Outcome, String> {
+        let scratch = self.scratch.path().join("content");
+        let order = match step {
+            Step::Open { file, name, write, .. } => {
+                let number = self.number();
+                let order = Order::Open { file: number, path: self.path(name), write: *write };
+                let answer = self.obey(actor, &order)?;
+                if answer == Answer::Done {
+                    self.descriptors.insert((actor, *file), vec![number]);
+                }
+                return Ok(outcome(answer, None));
+            }
+            Step::Duplicate { file, .. } => {
+                let to = self.number();
+                let order = Order::Duplicate { file: self.descriptor(actor, *file), to };
+                let answer = self.obey(actor, &order)?;
+                self.descriptors.get_mut(&(actor, *file)).unwrap().push(to);
+                return Ok(outcome(answer, None));
+            }
+            Step::Close { file, .. } => {
+                let number = self.descriptors.get_mut(&(actor, *file)).unwrap().pop().unwrap();
+                Order::Close { file: number }
+            }
+            Step::Write { file, content } => {
+                fs::write(&scratch, &content.0).unwrap();
+                Order::Write { file: self.descriptor(actor, *file), from: scratch }
+            }
+            Step::Sync { file } => Order::Sync { file: self.descriptor(actor, *file) },
+            Step::Cut { file, length } => Order::Cut { file: self.descriptor(actor, *file), length: *length },
+            Step::Echo { file, content, .. } => {
+                let text = String::from_utf8(content.0.clone()).unwrap();
+                Order::Echo { file: self.descriptor(actor, *file), text }
+            }
+            Step::ReadOpen { file } => {
+                let order = Order::ReadOpen { file: self.descriptor(actor, *file), into: scratch.clone() };
+                return Ok(outcome(self.obey(actor, &order)?, Some(&scratch)));
+            }
+            Step::Read { name } => {
+                let order = Order::Read { path: self.path(name), into: scratch.clone() };
+                return Ok(outcome(self.obey(actor, &order)?, Some(&scratch)));
+            }
+            Step::List => Order::List { path: self.mounted.clone() },
+            Step::Remove { name } => Order::Remove { path: self.path(name) },
+            Step::Rename { name, to } => Order::Rename { path: self.path(name), to: self.path(to) },
+            Step::Truncate { name, length } => Order::Truncate { path: self.path(name), length: *length },
+            Step::PutElsewhere { name, content } => {
+                self.client.put(BUCKET, &self.key(name), &content.0).unwrap();
+                return Ok(Outcome::Done);
+            }
+            Step::DeleteElsewhere { name } => {
+                self.client.delete(BUCKET, &self.key(name)).unwrap();
+                return Ok(Outcome::Done);
+            }
+        };
+        Ok(outcome(self.obey(actor, &order)?, None))
+    }
+
+    fn judge(&self, folder: &mut Folder, step: &Step, outcome: &Outcome) -> Result<(), String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let mut next = folder.clone();
+            match next.step(step, outcome, &self.objects()) {
+                Err(_) if folder.ends_later(step) && Instant::now() < deadline => {}
+                verdict => {
+                    *folder = next;
+                    return verdict;
+                }
+            }
+        }
+    }
+}
+
+fn outcome(answer: Answer, read: Option<&Path>) -> Outcome {
+    match (answer, read) {
+        (Answer::Done, Some(path)) => Outcome::Content(Content(fs::read(path).unwrap())),
+        (Answer::Done, None) => Outcome::Done,
+        (Answer::Names(names), _) => Outcome::Names(names.into_iter().collect()),
+        (Answer::Failed(errno), _) => Outcome::Failed(errno),
+    }
+}
+
+fn play(place: &mut Place<'_>, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let mut folder = Folder::new(place.objects());
+    let mut steps = Vec::new();
+    for number in 0.. {
+        let chosen =
+            if number < STEPS { Some(choose(&mut random, &folder, ACTORS, number)) } else { close(&folder) };
+        let Some((actor, step)) = chosen else { break };
+        let outcome = place.act(actor, &step);
+        let shown = outcome.as_ref().map_or_else(Clone::clone, |outcome| format!("{outcome:?}"));
+        steps.push(format!("{number}: program {actor}: {step:?} -> {shown}"));
+        if let Err(reason) = outcome.and_then(|outcome| place.judge(&mut folder, &step, &outcome)) {
+            let last = &steps[steps.len().saturating_sub(SHOWN)..];
+            return Err(format!("S3_CSI_SEED={seed}: {reason}\n{}", last.join("\n")));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn whatever_programs_do_the_bucket_holds_what_was_acknowledged() {
+    let (client, _pod, served) = served(BUCKET, &["--allow-delete", "--allow-overwrite"]);
+    let seeds: Vec<u64> = match std::env::var("S3_CSI_SEED") {
+        Ok(given) => given.split(',').map(|seed| seed.parse().unwrap()).collect(),
+        // The same in every run: a change is judged by what it does, not by its luck.
+        Err(_) => (1..=FOLDERS).collect(),
+    };
+    println!("seeds: {seeds:?}");
+    let failures: Vec<String> = thread::scope(|scope| {
+        let play = |seed: u64| {
+            let prefix = format!("folder-{seed}/");
+            let mut place = Place::new(&client, served.path(&prefix), prefix);
+            scope.spawn(move || play(&mut place, seed))
+        };
+        let folders: Vec<_> = seeds.iter().map(|seed| play(*seed)).collect();
+        folders.into_iter().filter_map(|folder| folder.join().unwrap().err()).collect()
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::open_file::{Kind, Waiting, Writer};
+use super::open_file::{Kind, Waiting};
 use super::step::{Id, Outcome};
 use super::{Folder, Objects, Verdict, require};
 
@@ -42,7 +42,7 @@ impl Folder {
         let name = self.file(id).name.clone();
         let clear = !self.disturbed.contains(&name);
         let before = self.objects.get(&name).cloned();
-        let is_perhaps_emptied = !clear && self.writers_of(&name).any(Writer::waits);
+        let is_perhaps_emptied = !clear && self.writers_of(&name).any(|writer| writer.content.is_empty());
         let Kind::Writer(writer) = &mut self.file(id).kind else {
             if let Kind::Reader { is_idle, .. } = &mut self.file(id).kind {
                 *is_idle |= !is_sync;
@@ -76,7 +76,7 @@ impl Folder {
             return Ok(());
         }
         if let Some(length) = writer.published {
-            // An empty object is like every other: it may be that of a file that waited, completed by this one's write.
+            // One empty object is like another: that of a file which was closed or completed within the same step.
             let is_own =
                 before.as_deref() == Some(&writer.content[..length]) || (length == 0 && is_perhaps_emptied);
             require(is_own, "somebody else's object was replaced")?;

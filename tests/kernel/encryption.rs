@@ -20,7 +20,7 @@ fn encryption_that_is_not_confirmed_fails_the_writer_and_nobody_else() {
         file.sync_all()
     });
     assert_eq!(written.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
-    assert!(pod.log().contains("does not confirm the encryption"), "{}", pod.log());
+    pod.logs("does not confirm the encryption");
     let path = served.path("old");
     assert_eq!(within("reading", LIMIT, move || fs::read(path)).unwrap(), b"readable");
 }

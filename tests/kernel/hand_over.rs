@@ -99,7 +99,7 @@ fn it_serves_one_mount_and_says_so_to_others() {
     assert_eq!(refused.code, Code::Busy);
     assert!(refused.message.contains("`busy`"));
     assert_eq!(served.list("").unwrap(), [""; 0], "the first mount is untouched");
-    assert!(pod.log().contains(r#""volume_id":"volume-of-busy""#));
+    pod.logs(r#""volume_id":"volume-of-busy""#);
 }
 
 /// As after the node has aborted the mount of a process that did not respond.

@@ -87,5 +87,5 @@ fn a_target_beyond_the_containers_limit_is_not_believed() {
     client.put("much-too-much", "file-0", &content).unwrap();
     streams(&served, 1, read, false);
     assert_eq!(group.kills(), 0);
-    assert!(pod.log().contains("memory-target exceeds"), "{}", pod.log());
+    pod.logs("memory-target exceeds");
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use mounter::ERROR;
 use mounter::handover::Code;
 use rustix::process::{Pid, Signal, kill_process};
-use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, eventually, with};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
 use xtask::s3::ALICE;
 
 #[test]
@@ -48,7 +48,7 @@ fn sigterm_ends_it_only_while_it_does_not_serve() {
     bucket(ALICE, "signals").put("signals", "file", b"still here").unwrap();
     let served = pod.serve(ALICE, "signals", &[]);
     kill_process(Pid::from_child(&pod.process), Signal::TERM).unwrap();
-    eventually("the signal is seen", || pod.log().contains("SIGTERM ignored"));
+    pod.logs("SIGTERM ignored");
     assert_eq!(served.read("file").unwrap(), b"still here");
     pod.ask_to_exit();
     served.unmount();
@@ -86,9 +86,9 @@ fn secrets_are_in_no_log_even_when_everything_is_logged() {
     let served = pod.mount(&request).unwrap();
     served.list("").unwrap();
     served.write("new", "content").unwrap();
-    let log = pod.log();
-    assert!(log.contains("ListObjectsV2"), "everything is logged");
-    assert!(!log.contains(ALICE.secret_key));
+    // Everything is logged.
+    pod.logs("ListObjectsV2");
+    assert!(!pod.log().contains(ALICE.secret_key));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn sigterm_is_remembered_while_a_mount_fails() {
     let process = Pid::from_child(&pod.process);
     std::thread::scope(|scope| {
         scope.spawn(|| pod.mount(&request).map(drop).unwrap_err());
-        eventually("the mount is being started", || pod.log().contains("mount handed over"));
+        pod.logs("mount handed over");
         kill_process(process, Signal::TERM).unwrap();
         fs::write(folder.path().join("stopped"), "").unwrap();
     });

@@ -110,6 +110,11 @@ impl MountpointPod {
         fs::read_to_string(&self.log).unwrap()
     }
 
+    /// Waits for it: what the mount process says reaches the log by way of the mounter.
+    pub fn logs(&self, words: &str) {
+        eventually(&format!("the log contains `{words}`"), || self.log().contains(words));
+    }
+
     /// Provides the account's keys, with the node's own code.
     pub fn provide(&self, access_key: &str, secret_key: &str) {
         let keys = Keys {

@@ -1,5 +1,5 @@
 //! A program that holds files open and does with them what it is told: a process of its own, so that the mount sees several.
-//! Each order has a deadline: whoever touches a stuck mount waits without end, so that must never be the test itself.
+//! Each order has a deadline: a process that touches a stuck mount waits without end, so that must never be the test itself.
 
 use std::collections::HashMap;
 use std::fs::{self, File};

@@ -166,7 +166,7 @@ impl Folder {
         }
     }
 
-    /// Whoever opens a file completes the upload that waits for the next close.
+    /// Opening a file completes the upload that waits for the next close.
     fn complete_waiting(&mut self, name: &str) {
         let mut completed = false;
         for file in self.files.values_mut().filter(|file| file.name == name) {

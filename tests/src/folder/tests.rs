@@ -76,7 +76,7 @@ fn the_first_close_does_not_empty_what_a_file_replaces() {
     last(objects("old")).unwrap_err();
 }
 
-/// Whoever continues or opens the file may have completed the upload of one that waited, or not.
+/// A program that continues or opens the file may have completed the upload of one that waited, or not.
 #[test]
 fn a_file_that_waited_while_others_used_it_is_emptied_before_or_at_its_close() {
     let of = |step: Step, after: &str| (step, Outcome::Done, objects(after));

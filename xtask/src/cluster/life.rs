@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
-use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, processes};
+use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, network, processes};
 use crate::command::run;
 use crate::{debian, image};
 
@@ -104,6 +104,7 @@ impl Cluster {
         fs::create_dir_all(self.etc(node, "cni"))?;
         fs::create_dir_all(self.etc(node, "registries/_default"))?;
         fs::create_dir_all(self.logs(node))?;
+        let (ranges, routes) = network::of_pods(node);
         for (file, template) in [
             ("containerd.toml", include_str!("templates/containerd.toml")),
             ("kubelet.yaml", include_str!("templates/kubelet.yaml")),
@@ -114,7 +115,8 @@ impl Cluster {
                 .replace("{pki}", &self.pki("").display().to_string())
                 .replace("{etc}", &self.etc(node, "").display().to_string())
                 .replace("{serving}", &node.serving_files())
-                .replace("{pods}", &node.pods())
+                .replace("{ranges}", &ranges.to_string())
+                .replace("{routes}", &routes.to_string())
                 .replace("{lease}", &self.timing()?.lease_seconds.to_string())
                 .replace("{taints}", &taints_of_kubelet(taints)?)
                 .replace("{cgroup}", &self.cgroup(node))

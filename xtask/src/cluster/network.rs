@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use super::{Cluster, Node};
 use crate::command::run;
@@ -27,6 +28,18 @@ pub(crate) fn own(node: Node, nodes: &[Node]) -> Result<()> {
         ip(&format!("route add {} via {}", other.pods(), other.address()))?;
     }
     fs::write("/proc/sys/net/ipv4/ip_forward", "1").context("cannot let pods reach the node")
+}
+
+/// Where the node's pods get their addresses from, and their routes, for the network plugin. Pods reach their own node by IPv6, too,
+/// unless the kernel has none.
+pub(crate) fn of_pods(node: Node) -> (Value, Value) {
+    let mut ranges = vec![json!([{"subnet": node.pods()}])];
+    let mut routes = vec![json!({"dst": "0.0.0.0/0"})];
+    if Path::new("/proc/sys/net/ipv6").exists() {
+        ranges.push(json!([{"subnet": node.pods_ipv6()}]));
+        routes.push(json!({"dst": "::/0"}));
+    }
+    (ranges.into(), routes.into())
 }
 
 /// Creates the network of a node before it starts, and its cable to the first node, in which this process runs.

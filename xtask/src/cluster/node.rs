@@ -41,6 +41,11 @@ impl Node {
         format!("10.244.{}.0/24", self.0 - 1)
     }
 
+    /// The same for IPv6, reachable on this node only.
+    pub(crate) fn pods_ipv6(self) -> String {
+        format!("fd00:10:244:{}::/64", self.0 - 1)
+    }
+
     /// The name of its kubelet's client certificate, key and kubeconfig.
     pub(crate) fn kubelet_files(self) -> String {
         format!("kubelet-{}", self.name())

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::{cluster, within};
 use tempfile::TempDir;
@@ -79,26 +79,30 @@ fn programs_write_what_they_write_on_a_disk() {
     }
 }
 
-/// A Go program, as a process that has the file open and waits for a byte before it closes it.
-fn threads(served: &Served, name: &str, folder: &Path) -> Child {
-    let program = folder.join("threads");
-    if !program.exists() {
-        let source = folder.join("threads.go");
-        fs::write(&source, include_str!("threads.go")).unwrap();
-        let mut build = Command::new("go");
-        build.args(["build", "-trimpath", "-o"]).arg(&program).arg(&source).current_dir(folder);
-        build.env("CGO_ENABLED", "0").env("GOCACHE", cluster().cache().go().join("build"));
-        let output = build.output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-    }
-    let mut go = Command::new(program);
-    go.arg(served.path(name)).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+/// Programs that open a file on one thread, write it on another, and wait for a byte before they close it on a third: their command
+/// lines, without the file.
+fn threads(folder: &Path) -> [(&'static str, Vec<PathBuf>); 2] {
+    let (go, java) = (folder.join("threads.go"), folder.join("Threads.java"));
+    fs::write(&go, include_str!("threads.go")).unwrap();
+    fs::write(&java, include_str!("Threads.java")).unwrap();
+    let (mut build, program) = (Command::new("go"), folder.join("threads"));
+    build.args(["build", "-trimpath", "-o"]).arg(&program).arg(&go).current_dir(folder);
+    build.env("CGO_ENABLED", "0").env("GOCACHE", cluster().cache().go().join("build"));
+    let output = build.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    [("go", vec![program]), ("java", vec!["java".into(), java])]
 }
 
-fn close(mut go: Child) -> Output {
-    within("the Go program", LIMIT * 2, move || {
-        go.stdin.take().unwrap().write_all(b"x").unwrap();
-        go.wait_with_output().unwrap()
+fn start(program: &[PathBuf], file: PathBuf) -> Child {
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).arg(file);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+fn close(mut program: Child) -> Output {
+    within("the program", LIMIT * 2, move || {
+        program.stdin.take().unwrap().write_all(b"x").unwrap();
+        program.wait_with_output().unwrap()
     })
 }
 
@@ -110,20 +114,27 @@ fn a_file_may_be_opened_written_and_closed_on_different_threads() {
     let pod = MountpointPod::start();
     let request = with(pod.request(ALICE, "threads", &[]), "AWS_ENDPOINT_URL", &relay.url());
     let served = pod.mount(&with(request, "AWS_MAX_ATTEMPTS", "2")).unwrap();
-    let output = close(threads(&served, "file", folder.path()));
-    assert!(output.status.success(), "{output:?}");
-    assert_eq!(client.get("threads", "file").unwrap(), b"content");
+    let programs = threads(folder.path());
+    for (name, program) in &programs {
+        let output = close(start(program, served.path(name)));
+        assert!(output.status.success(), "{name}: {output:?}");
+        assert_eq!(client.get("threads", name).unwrap(), b"content", "{name}");
 
-    let go = threads(&served, "failed", folder.path());
-    eventually("it has written", || {
-        served.touch("failed", |path| fs::metadata(path).is_ok_and(|it| it.len() == 7))
-    });
-    relay.cut();
-    let output = close(go);
-    assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("close"), "{output:?}");
-    relay.mend();
-    assert_eq!(client.objects("threads", "").unwrap(), ["file"]);
+        let failed = format!("{name}-failed");
+        let running = start(program, served.path(&failed));
+        eventually("it has written", || {
+            served.touch(&failed, |path| fs::metadata(path).is_ok_and(|it| it.len() == 7))
+        });
+        relay.cut();
+        let output = close(running);
+        assert_eq!(output.status.code(), Some(1), "{name}: {output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).to_lowercase().contains("close"),
+            "{name}: {output:?}"
+        );
+        relay.mend();
+    }
+    assert_eq!(client.objects("threads", "").unwrap(), ["go", "java"]);
 }
 
 /// They set modes, owners and times of what they have copied.

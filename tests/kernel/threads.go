@@ -1,4 +1,4 @@
-// Opens a file on one thread, writes it on another and closes it on a third, as Go and Java programs do without knowing.
+// Opens a file on one thread, writes it on another and closes it on a third, as Go programs do without knowing.
 package main
 
 import (

@@ -36,7 +36,10 @@ const PACKAGES: &[Package] = &[
 ];
 
 /// Of the tests alone.
-const OF_TESTS: &[Package] = &[("prometheus", "promtool", "tests the alerts")];
+const OF_TESTS: &[Package] = &[
+    ("default-jre-headless", "java", "writes files on mounts in tests"),
+    ("prometheus", "promtool", "tests the alerts"),
+];
 
 /// Required by the go.mod of Kubernetes 1.36.
 const GO: (u32, u32) = (1, 26);

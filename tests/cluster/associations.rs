@@ -1,6 +1,7 @@
 //! EKS Pod Identity: an agent at its link-local address on the node, which has the API server check each token.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -24,17 +25,17 @@ use crate::story::{LIMIT, Story};
 const LAST: SignedDuration = SignedDuration::from_secs(10);
 
 /// Namespace and name of service accounts, with a colon between, and what they may use.
-type Associations = Arc<Mutex<BTreeMap<String, Account>>>;
+pub(crate) type Associations = Arc<Mutex<BTreeMap<String, Account>>>;
 
-/// At Amazon's address of it.
-pub(crate) fn agent(associations: &Associations) -> Agent {
-    add_address(LINK_LOCAL);
+/// At one of Amazon's addresses of it.
+pub(crate) fn agent(address: IpAddr, associations: &Associations) -> Agent {
+    add_address(address);
     let (associations, cluster) = (Arc::clone(associations), cluster());
     let accept = move |token: &str| {
         let account = review(&cluster, token)?;
         associations.lock().unwrap().get(&account).copied()
     };
-    Agent::start(&format!("{LINK_LOCAL}:80"), LAST, Arc::new(accept))
+    Agent::start((address, 80), LAST, Arc::new(accept))
 }
 
 /// As before Kubernetes 1.36, until the driver is installed again.
@@ -59,7 +60,7 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     story.server.put(story.name, "hello", b"hello").unwrap();
     accounts::give_bucket(&programs, story.name, OLD.access_key).unwrap();
     let associations = Associations::default();
-    let agent = agent(&associations);
+    let agent = agent(LINK_LOCAL, &associations);
     let changed = changed::values(&story.here.cluster, &["podIdentity.eks.enabled=true"]);
     let namespace = story.here.namespace.clone();
     let associate = |name: &str, keys: Account| {

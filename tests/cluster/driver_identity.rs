@@ -1,28 +1,32 @@
-//! The driver without static keys: a role of its own, a Pod Identity association, the role of the instance. Each for mounts and
-//! for buckets that the controller creates.
-
-use std::sync::Arc;
+//! Where the driver's own keys come from: a Secret, a role, a Pod Identity association, the role of the instance. Each for mounts
+//! and for buckets that the controller creates.
 
 use contract::names::DRIVER;
-use jiff::SignedDuration;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
-use s3_csi_tests::agent::{Agent, LINK_LOCAL, add_address, review};
+use s3_csi_tests::agent::LINK_LOCAL;
 use s3_csi_tests::metadata::Metadata;
-use s3_csi_tests::web_identity::{Role, WebIdentity};
-use s3_csi_tests::{Seen, changed, cluster, eventually};
+use s3_csi_tests::permissions::Role;
+use s3_csi_tests::web_identity::WebIdentity;
+use s3_csi_tests::{Seen, changed, eventually};
 use serde_json::{Value, json};
 use xtask::driver;
-use xtask::s3::{ALICE, Client};
+use xtask::s3::Client;
 
-use crate::identities::{READ, workload};
+use crate::associations::{Associations, agent};
+use crate::identities::{READ, account, workload};
+use crate::permissions::{self, May};
 use crate::story::{LIMIT, Story};
 
 /// There is no such Secret.
 const NO_KEYS: &str = "s3CredentialSecret.name=no-keys";
 const WRITE: &str = "echo hello > /data/hello; ";
+/// With keys for the driver at the server of this story.
+const SECRET: &str = "driver-identity";
+/// An account of workloads, with a role and an association that open every bucket.
+const POWERFUL: &str = "powerful";
 const ACCOUNTS: [&str; 2] = ["s3-csi-driver-sa", "s3-csi-driver-controller-sa"];
 
 /// The controller creates a bucket for a class with these parameters, a pod of this account uses it, and the bucket goes with its
@@ -61,46 +65,80 @@ pub(crate) async fn provisions_and_mounts(
     .await;
 }
 
-#[tokio::test]
-async fn the_driver_needs_no_keys_if_it_has_an_identity() {
-    let story = Story::alone("driver-identity").await;
-    // Counts requests, also before the driver may use it.
-    let metadata = Metadata::start(ALICE);
+/// The driver uses the identity that it has, for itself and for volumes of the source `driver`, and only for those.
+async fn is_used(story: &Story, name: &str) {
+    let client = WebIdentity::client();
+    tokio::join!(
+        Box::pin(provisions_and_mounts(story, &client, name, json!({}), "default")),
+        permissions::hold(story, name, "driver", POWERFUL),
+        permissions::own(story, name, "role-reader", May::Read),
+        permissions::own(story, name, "association-reader", May::Read),
+    );
+}
 
+#[tokio::test]
+async fn each_identity_of_the_driver_serves_its_own_volumes_and_no_others() {
+    let story = Story::alone("driver-identity").await;
     let server = WebIdentity::start(&story.here.cluster);
-    let role = |name, account| server.create(&Role::of(name, driver::NAMESPACE, account, "*"));
-    let (node, controller) = (role("driver-node", ACCOUNTS[0]), role("driver-controller", ACCOUNTS[1]));
+    permissions::create_buckets();
+    permissions::create_volumes(&story, "driver").await;
+    permissions::create_volumes(&story, "pod").await;
+    let namespace = &story.here.namespace;
+    let role = |name, namespace, account, permissions: &'static [_]| {
+        server.create(&Role { permissions: permissions.to_vec(), ..Role::of(name, namespace, account, "") })
+    };
+    let node = role("driver-node", driver::NAMESPACE, ACCOUNTS[0], permissions::SOME);
+    let controller = role("driver-controller", driver::NAMESPACE, ACCOUNTS[1], permissions::SOME);
+    let powerful = role(POWERFUL, namespace, POWERFUL, permissions::ALL_BUCKETS);
+    let reader = role("role-reader", namespace, "role-reader", permissions::ONLY_READING);
+    for (name, role) in
+        [(POWERFUL, Some(&powerful)), ("role-reader", Some(&reader)), ("association-reader", None)]
+    {
+        account(&story, name, role.map(String::as_str)).await;
+    }
+    let own = ACCOUNTS.map(|name| server.create_user(name, permissions::SOME));
+    let associations = Associations::default();
+    for (namespace, keys) in [
+        (driver::NAMESPACE, own[0]),
+        (driver::NAMESPACE, own[1]),
+        (namespace, server.create_user(POWERFUL, permissions::ALL_BUCKETS)),
+        (namespace, server.create_user("association-reader", permissions::ONLY_READING)),
+    ] {
+        associations.lock().unwrap().insert(format!("{namespace}:{}", keys.name), keys);
+    }
+    let agent = agent(LINK_LOCAL, &associations);
+    // Counts requests, also before the driver may use it.
+    let metadata = Metadata::start(own[0]);
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), driver::NAMESPACE);
+    let secret = json!({"metadata": {"name": SECRET},
+        "stringData": {"access_key_id": own[0].access_key, "secret_access_key": own[0].secret_key}});
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+
     let annotated =
         |part, role| format!(r"{part}.serviceAccount.annotations.eks\.amazonaws\.com/role-arn={role}");
-    let values = [
-        NO_KEYS.to_owned(),
-        format!("s3.endpointUrl={}", WebIdentity::endpoint()),
-        format!("sts.endpointUrl={}", WebIdentity::sts_endpoint()),
-        annotated("node", &node),
-        annotated("controller", &controller),
-    ];
-    let changed = changed::values(&story.here.cluster, &values.each_ref().map(String::as_str));
-    provisions_and_mounts(&story, &WebIdentity::client(), "by-role", json!({}), "default").await;
-    assert!(server.exchanges(&node) > 0 && server.exchanges(&controller) > 0);
-    drop(server);
+    let values = format!("{},podIdentity.eks.enabled=true", WebIdentity::values());
+    let install =
+        |more: &[&str]| driver::install(&story.here.cluster, &[&[&*values], more].concat()).unwrap();
+    let from_secret = format!("s3CredentialSecret.name={SECRET}");
+    let changed = changed::values(&story.here.cluster, &[&values, &from_secret]);
+    is_used(&story, "by-secret").await;
 
-    add_address(LINK_LOCAL);
-    let cluster = cluster();
-    let accept = move |token: &str| {
-        let account = review(&cluster, token)?;
-        let (namespace, name) = account.split_once(':')?;
-        (namespace == driver::NAMESPACE && ACCOUNTS.contains(&name)).then_some(ALICE)
-    };
-    let agent = Agent::start(&format!("{LINK_LOCAL}:80"), SignedDuration::from_secs(600), Arc::new(accept));
-    driver::install(&story.here.cluster, &[NO_KEYS, "podIdentity.eks.driver=true"]).unwrap();
-    provisions_and_mounts(&story, &story.server, "by-association", json!({}), "default").await;
-    assert!(agent.given() > 1, "for the node and for the controller");
+    install(&[NO_KEYS, &annotated("node", &node), &annotated("controller", &controller)]);
+    is_used(&story, "by-role").await;
+    assert!(server.exchanges(&node) > 0 && server.exchanges(&controller) > 0);
+
+    install(&[NO_KEYS, "podIdentity.eks.driver=true"]);
+    is_used(&story, "by-association").await;
+    for keys in own {
+        assert!(agent.given_of(keys) > 0, "{}", keys.name);
+    }
 
     assert_eq!(metadata.connections(), 0, "the metadata service is asked only if the values say so");
-    driver::install(&story.here.cluster, &[NO_KEYS, "instanceProfile.enabled=true"]).unwrap();
-    provisions_and_mounts(&story, &story.server, "by-instance", json!({}), "default").await;
+    install(&[NO_KEYS, "instanceProfile.enabled=true"]);
+    is_used(&story, "by-instance").await;
     assert!(metadata.given() > 1, "for the node and for the controller");
+    assert_eq!(server.exchanges(&powerful), 0, "the role of a workload is for volumes that ask for it");
     changed.undo();
-
+    secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
     story.leaves_nothing().await;
 }

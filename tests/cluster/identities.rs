@@ -10,8 +10,9 @@ use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::changed::Changed;
+use s3_csi_tests::permissions::{READING, Role};
 use s3_csi_tests::secrecy::no_secret_is_seen;
-use s3_csi_tests::web_identity::{Role, WebIdentity};
+use s3_csi_tests::web_identity::WebIdentity;
 use s3_csi_tests::{Seen, changed, eventually, manifest, token};
 use serde_json::{Value, json};
 use xtask::cluster::Part;
@@ -24,7 +25,7 @@ use crate::story::{LIMIT, Story};
 pub(crate) const READ: &str =
     "while true; do if [ \"$(cat /data/hello)\" = hello ]; then echo good; else echo bad; fi; sleep 1; done";
 /// Says first whether it may write.
-const WRITE: &str = "if echo x > /data/new-$HOSTNAME; then echo written; else echo refused; fi; ";
+pub(crate) const WRITE: &str = "if echo x > /data/new-$HOSTNAME; then echo written; else echo refused; fi; ";
 const ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 pub(crate) async fn account(story: &Story, name: &str, role: Option<&str>) {
@@ -34,7 +35,7 @@ pub(crate) async fn account(story: &Story, name: &str, role: Option<&str>) {
     accounts.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
 }
 
-async fn change_role(story: &Story, account: &str, role: &str) {
+pub(crate) async fn change_role(story: &Story, account: &str, role: &str) {
     let accounts = Api::<ServiceAccount>::namespaced(story.here.client.clone(), &story.here.namespace);
     let patch = Patch::Merge(json!({"metadata": {"annotations": {ANNOTATION: role}}}));
     accounts.patch(account, &PatchParams::default(), &patch).await.unwrap();
@@ -61,9 +62,7 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
     const CLAIM: &str = "identities-a";
     let story = Story::alone("identities").await;
     let server = WebIdentity::start(&story.here.cluster);
-    let (endpoint, sts) = (WebIdentity::endpoint(), WebIdentity::sts_endpoint());
-    let values = [format!("s3.endpointUrl={endpoint}"), format!("sts.endpointUrl={sts}")];
-    let changed = changed::values(&story.here.cluster, &values.each_ref().map(String::as_str));
+    let changed = changed::values(&story.here.cluster, &[&WebIdentity::values()]);
     let client = WebIdentity::client();
     for bucket in ["bucket-a", "bucket-b", BUCKET] {
         client.create_bucket(bucket).unwrap();
@@ -73,7 +72,7 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
     let role_a = server.create(&Role::of("role-a", &namespace, "account-a", "bucket-a"));
     let role_b = server.create(&Role::of("role-b", &namespace, "account-b", "bucket-b"));
     let reader = Role::of("reader", &namespace, "account-a", "bucket-a");
-    let reader = server.create(&Role { actions: r#""s3:ListBucket","s3:GetObject""#, ..reader });
+    let reader = server.create(&Role { permissions: vec![(READING, "bucket-a")], ..reader });
     let other_audience = Role::of("other-audience", &namespace, "other-audience", "bucket-a");
     let other_audience = server.create(&Role { audience: "somebody.else", ..other_audience });
     for (name, role) in [

@@ -1,8 +1,8 @@
 //! An agent as EKS Pod Identity has one on each node: gives temporary keys to those whose token it accepts.
 
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpStream, ToSocketAddrs};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use jiff::{SignedDuration, Timestamp};
@@ -15,7 +15,9 @@ use xtask::s3::Account;
 use crate::http::{Listening, answer, header, read_request};
 
 /// Where it listens on the nodes of EKS.
-pub const LINK_LOCAL: &str = "169.254.170.23";
+pub const LINK_LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 170, 23));
+/// The same in clusters of IPv6.
+pub const UNIQUE_LOCAL: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23));
 const AUDIENCE: &str = "pods.eks.amazonaws.com";
 
 pub struct Agent {
@@ -25,7 +27,8 @@ pub struct Agent {
 
 #[derive(Default)]
 struct State {
-    given: AtomicUsize,
+    /// The access keys that it gave.
+    given: Mutex<Vec<&'static str>>,
     away: AtomicBool,
     /// Tokens that were sent.
     tokens: Mutex<Vec<String>>,
@@ -36,7 +39,7 @@ type Accept = dyn Fn(&str) -> Option<Account> + Send + Sync;
 
 impl Agent {
     /// Gives keys that are said to last so long.
-    pub fn start(address: &str, last: SignedDuration, accept: Arc<Accept>) -> Self {
+    pub fn start(address: impl ToSocketAddrs, last: SignedDuration, accept: Arc<Accept>) -> Self {
         let state = Arc::<State>::default();
         let own = Arc::clone(&state);
         let listening = Listening::start(address, move |client| state.serve(client, last, &*accept));
@@ -49,7 +52,12 @@ impl Agent {
 
     /// How often it gave keys.
     pub fn given(&self) -> usize {
-        self.state.given.load(Ordering::Relaxed)
+        self.state.given.lock().unwrap().len()
+    }
+
+    /// How often it gave the keys of this account.
+    pub fn given_of(&self, account: Account) -> usize {
+        self.state.given.lock().unwrap().iter().filter(|key| **key == account.access_key).count()
     }
 
     /// Whether it closes every connection without an answer.
@@ -74,7 +82,7 @@ impl State {
         let Some(account) = token.and_then(|token| accept(&token)) else {
             return answer(&mut client, "404 Not Found", "no association for this service account");
         };
-        self.given.fetch_add(1, Ordering::Relaxed);
+        self.given.lock().unwrap().push(account.access_key);
         answer(&mut client, "200 OK", &keys(account, last).to_string())
     }
 }
@@ -87,9 +95,9 @@ pub(crate) fn keys(account: Account, last: SignedDuration) -> Value {
     })
 }
 
-/// Gives this node a link-local address.
-pub fn add_address(address: &str) {
-    run(Command::new("ip").args(["address", "replace", &format!("{address}/32"), "dev", "lo"])).unwrap();
+/// Gives this node an address that its pods reach, too.
+pub fn add_address(address: IpAddr) {
+    run(Command::new("ip").args(["address", "replace", &address.to_string(), "dev", "lo"])).unwrap();
 }
 
 /// Has the API server say whose token for the agent it is: namespace and name of a service account, with a colon between.

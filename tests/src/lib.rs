@@ -24,6 +24,7 @@ mod modules;
 mod monitoring;
 pub mod mountpoint_pod;
 pub mod node;
+pub mod permissions;
 pub mod processes;
 pub mod program;
 pub mod relay;

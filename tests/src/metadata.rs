@@ -1,6 +1,6 @@
 //! The metadata service of a cloud, as far as the keys of an instance need it: the second version, which wants a token.
 
-use std::net::TcpStream;
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use xtask::s3::Account;
 use crate::agent::{add_address, keys};
 use crate::http::{Listening, answer, header, read_request};
 
-const ADDRESS: &str = "169.254.169.254";
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254));
 const TOKEN: &str = "token-of-the-metadata-service";
 const ROLES: &str = "/latest/meta-data/iam/security-credentials/";
 /// Of the keys that it gives.

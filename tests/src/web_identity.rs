@@ -21,9 +21,8 @@ use crate::mountpoint_pod::eventually;
 
 /// IAM accepts no issuer at a private or loopback address.
 const ISSUER_ADDRESS: &str = "198.51.100.1";
-const ISSUER: &str = "kubernetes.default.svc";
-const AUDIENCE: &str = "sts.amazonaws.com";
-const ACCOUNT: &str = "000000000000";
+pub(crate) const ISSUER: &str = "kubernetes.default.svc";
+pub(crate) const AUDIENCE: &str = "sts.amazonaws.com";
 const S3_PORT: u16 = 7077;
 const IAM_PORT: u16 = 7078;
 const STS_PORT: u16 = 7079;
@@ -46,28 +45,16 @@ struct Relay {
     is_away: AtomicBool,
 }
 
-/// What a service account may do.
-pub struct Role<'a> {
-    pub name: &'a str,
-    pub namespace: &'a str,
-    pub account: &'a str,
-    pub audience: &'a str,
-    /// A list in JSON, without its brackets.
-    pub actions: &'a str,
-    pub bucket: &'a str,
-}
-
-impl<'a> Role<'a> {
-    /// Everything with the bucket.
-    pub fn of(name: &'a str, namespace: &'a str, account: &'a str, bucket: &'a str) -> Self {
-        Self { name, namespace, account, audience: AUDIENCE, actions: r#""s3:*""#, bucket }
-    }
-}
-
 /// Whether keys of this role were given.
 fn is_of((asked, answer): &(String, String), role: &str) -> bool {
     let role = role.replace(':', "%3A").replace('/', "%2F");
     asked.contains(&format!("RoleArn={role}&")) && answer.contains("<AccessKeyId>")
+}
+
+/// What a text has between these.
+pub(crate) fn between(text: &str, from: &str, to: &str) -> Option<String> {
+    let (_, rest) = text.split_once(from)?;
+    Some(rest.split(to).next().unwrap_or_default().to_owned())
 }
 
 impl WebIdentity {
@@ -107,7 +94,7 @@ impl WebIdentity {
         server
     }
 
-    pub fn endpoint() -> String {
+    fn endpoint() -> String {
         format!("http://{HOST}:{S3_PORT}")
     }
 
@@ -115,31 +102,13 @@ impl WebIdentity {
         format!("http://{HOST}:{STS_PORT}")
     }
 
-    pub fn client() -> Client {
-        Client::new(&Self::endpoint(), ROOT).unwrap()
+    /// The chart's values that let the driver use it.
+    pub fn values() -> String {
+        format!("s3.endpointUrl={},sts.endpointUrl={}", Self::endpoint(), Self::sts_endpoint())
     }
 
-    /// Returns its ARN.
-    pub fn create(&self, role: &Role<'_>) -> String {
-        let Role { name, namespace, account, audience, actions, bucket } = role;
-        let trust = format!(
-            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Action":"sts:AssumeRoleWithWebIdentity",
-                "Principal":{{"Federated":"arn:aws:iam::{ACCOUNT}:oidc-provider/{ISSUER}"}},
-                "Condition":{{"StringEquals":{{"{ISSUER}:sub":"system:serviceaccount:{namespace}:{account}",
-                "{ISSUER}:aud":"{audience}"}}}}}}]}}"#
-        );
-        let policy = format!(
-            r#"{{"Version":"2012-10-17","Statement":[{{"Effect":"Allow","Action":[{actions}],
-                "Resource":["arn:aws:s3:::{bucket}","arn:aws:s3:::{bucket}/*"]}}]}}"#
-        );
-        self.iam(&[
-            "Action=CreateRole",
-            &format!("RoleName={name}"),
-            &format!("AssumeRolePolicyDocument={trust}"),
-        ]);
-        let (role, document) = (format!("RoleName={name}"), format!("PolicyDocument={policy}"));
-        self.iam(&["Action=PutRolePolicy", &role, "PolicyName=bucket", &document]);
-        format!("arn:aws:iam::{ACCOUNT}:role/{name}")
+    pub fn client() -> Client {
+        Client::new(&Self::endpoint(), ROOT).unwrap()
     }
 
     /// Whether STS closes every connection without an answer.
@@ -163,10 +132,6 @@ impl WebIdentity {
     /// Every token that was sent, and every secret key and session token that was given.
     pub fn secrets(&self) -> Vec<String> {
         let all = self.relay.exchanged.lock().unwrap();
-        let between = |text: &str, from: &str, to: &str| {
-            let (_, rest) = text.split_once(from)?;
-            Some(rest.split(to).next().unwrap_or_default().to_owned())
-        };
         let of = |(asked, answer): &(String, String)| {
             [
                 between(asked, "WebIdentityToken=", "&"),
@@ -191,7 +156,8 @@ impl WebIdentity {
         ]);
     }
 
-    fn iam(&self, fields: &[&str]) {
+    /// Returns what IAM answers.
+    pub(crate) fn iam(&self, fields: &[&str]) -> String {
         let mut curl = Command::new("curl");
         curl.args(["--silent", "--show-error", "--fail-with-body", "--max-time", "20", "--aws-sigv4"]);
         curl.arg(format!("aws:amz:{REGION}:iam"));
@@ -200,8 +166,8 @@ impl WebIdentity {
             curl.args(["--data-urlencode", field]);
         }
         let log = || fs::read_to_string(self.folder.path().join("iam.log")).unwrap_or_default();
-        run(curl.arg(format!("http://{NODE_ADDRESS}:{IAM_PORT}/")))
-            .unwrap_or_else(|error| panic!("{error:#}\n{}", log()));
+        capture(curl.arg(format!("http://{NODE_ADDRESS}:{IAM_PORT}/")))
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", log()))
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use contract::names::DRIVER;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
-use s3_csi_tests::agent::{Agent, LINK_LOCAL, add_address, review};
+use s3_csi_tests::agent::{Agent, LINK_LOCAL, Refusal, add_address, review};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::secrecy::no_secret_is_seen;
 use s3_csi_tests::{Seen, changed, cluster, eventually};
@@ -18,9 +18,10 @@ use xtask::s3::{ALICE, Account, accounts};
 
 use crate::driver_identity::provisions_and_mounts;
 use crate::examples::{self, BUCKET};
-use crate::identities::{READ, account, volume, workload};
+use crate::identities::{READ, account, expire_token, volume, workload};
 use crate::story::{LIMIT, Story};
 
+const EXPIRED: &str = "the temporary keys of the role of the Pod Identity association have expired";
 /// Of the keys that the agent gives.
 const LAST: SignedDuration = SignedDuration::from_secs(10);
 
@@ -33,7 +34,7 @@ pub(crate) fn agent(address: IpAddr, associations: &Associations) -> Agent {
     let (associations, cluster) = (Arc::clone(associations), cluster());
     let accept = move |token: &str| {
         let account = review(&cluster, token)?;
-        associations.lock().unwrap().get(&account).copied()
+        associations.lock().unwrap().get(&account).copied().ok_or(Refusal::NoAssociation)
     };
     Agent::start((address, 80), LAST, Arc::new(accept))
 }
@@ -91,6 +92,7 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     tokens_in_the_volume_context(&story);
     story.here.run("third", workload(CLAIM, "third", READ)).await;
     story.says("third", "good").await;
+    assert_eq!(story.mountpoint_pods().await.len(), served_by.len() + 1, "each account has its own");
 
     let given = agent.given();
     eventually("the keys are renewed three times", LIMIT, || async {
@@ -98,28 +100,15 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
         Seen::some((renewed >= 3).then_some(()), format!("{renewed} times"))
     })
     .await;
-    let no_association = [
-        "404: no association for this service account",
-        "check that the account has a Pod Identity association",
-    ];
-    let no_right = ["allow the role of the Pod Identity association to list it"];
-    for (name, words) in [("stranger", &no_association[..]), ("poor", &no_right)] {
-        story.here.run(name, workload(CLAIM, name, READ)).await;
-        for words in words {
-            story.has_event_after(Timestamp::UNIX_EPOCH, name, words).await;
-        }
-        assert!(story.container(name).await.container_id.is_none(), "{name} has started");
-        story.mountpoint_pods().await;
-        // The kubelet's backoff is one for all pods of a volume: this one would delay the next.
-        story.here.delete(name).await;
-    }
+    strangers_are_refused(&story, CLAIM).await;
     assert!(!story.log("first").await.contains("bad"));
 
     // The agent is away until after the keys have become invalid.
     agent.stay_away(true);
     accounts::give_bucket(&programs, story.name, NEW.access_key).unwrap();
     story.says("first", "bad").await;
-    story.has_event("the temporary keys of the role of the Pod Identity association have expired").await;
+    let address = agent.url().replace(":80", "");
+    story.has_event(&format!("{EXPIRED}: {address} cannot be reached")).await;
     let kubelet = Path::new("/var/lib/kubelet");
     let csi = Csi::connect(&kubelet.join("plugins").join(DRIVER).join("csi.sock")).await.unwrap();
     let uid = first.uid().unwrap();
@@ -127,7 +116,7 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     let condition = async || csi.stats(CLAIM, &target).await.unwrap().volume_condition.unwrap();
     let expired = condition().await;
     assert!(expired.abnormal && expired.message.contains("have expired"), "{expired:?}");
-    assert!(expired.message.contains(&agent.url().replace(":80", "")), "{expired:?}");
+    assert!(expired.message.contains(&address), "{expired:?}");
     story.here.run("early", workload(CLAIM, "early", READ)).await;
     story.has_event_after(Timestamp::UNIX_EPOCH, "early", "cannot be reached to get temporary keys").await;
 
@@ -141,6 +130,17 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     }
     story.has_event("has valid credentials again").await;
     assert!(!condition().await.abnormal);
+
+    let refused = format!(
+        "{EXPIRED}: {address} refuses the role of the Pod Identity association to this service account"
+    );
+    expire_token(&story, &served_by[0], &format!("{refused} (ExpiredTokenException")).await;
+    eventually("the keys are valid again", LIMIT, || async {
+        let condition = condition().await;
+        Seen::some((!condition.abnormal).then_some(()), condition.message)
+    })
+    .await;
+    story.says_again("first", "good").await;
     let own = [OLD.secret_key, NEW.secret_key].map(str::to_owned).to_vec();
     no_secret_is_seen(&story.here.cluster, &[agent.tokens(), own].concat());
 
@@ -150,4 +150,23 @@ async fn an_association_opens_its_bucket_until_its_keys_expire() {
     accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
     changed.undo();
     story.leaves_nothing().await;
+}
+
+/// An account without an association, and one whose role cannot use the bucket.
+async fn strangers_are_refused(story: &Story, claim: &str) {
+    let no_association = [
+        "ResourceNotFoundException: no association for this service account",
+        "check that the account has a Pod Identity association",
+    ];
+    let no_right = ["allow the role of the Pod Identity association to list it"];
+    for (name, words) in [("stranger", &no_association[..]), ("poor", &no_right)] {
+        story.here.run(name, workload(claim, name, READ)).await;
+        for words in words {
+            story.has_event_after(Timestamp::UNIX_EPOCH, name, words).await;
+        }
+        assert!(story.container(name).await.container_id.is_none(), "{name} has started");
+        story.mountpoint_pods().await;
+        // The kubelet's backoff is one for all pods of a volume: this one would delay the next.
+        story.here.delete(name).await;
+    }
 }

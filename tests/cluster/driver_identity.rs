@@ -9,6 +9,7 @@ use kube::api::{DeleteParams, PostParams};
 use s3_csi_tests::agent::LINK_LOCAL;
 use s3_csi_tests::metadata::Metadata;
 use s3_csi_tests::permissions::Role;
+use s3_csi_tests::secrecy::no_secret_is_seen;
 use s3_csi_tests::web_identity::WebIdentity;
 use s3_csi_tests::{Seen, changed, eventually};
 use serde_json::{Value, json};
@@ -120,24 +121,32 @@ async fn each_identity_of_the_driver_serves_its_own_volumes_and_no_others() {
     let install =
         |more: &[&str]| driver::install(&story.here.cluster, &[&[&*values], more].concat()).unwrap();
     let from_secret = format!("s3CredentialSecret.name={SECRET}");
-    let changed = changed::values(&story.here.cluster, &[&values, &from_secret]);
+    let roles = format!("{},{}", annotated("node", &node), annotated("controller", &controller));
+    let (association, instance) = ("podIdentity.eks.driver=true", "instanceProfile.enabled=true");
+    // With what comes next in order, each time.
+    let changed = changed::values(&story.here.cluster, &[&values, &from_secret, &roles]);
     is_used(&story, "by-secret").await;
+    assert_eq!((server.exchanges(&node), server.exchanges(&controller)), (0, 0));
 
-    install(&[NO_KEYS, &annotated("node", &node), &annotated("controller", &controller)]);
+    install(&[NO_KEYS, &roles, association]);
     is_used(&story, "by-role").await;
     assert!(server.exchanges(&node) > 0 && server.exchanges(&controller) > 0);
+    assert_eq!(own.map(|keys| agent.given_of(keys)), [0, 0]);
 
-    install(&[NO_KEYS, "podIdentity.eks.driver=true"]);
+    assert_eq!(metadata.connections(), 0, "the metadata service is asked only if the values say so");
+    install(&[NO_KEYS, association, instance]);
     is_used(&story, "by-association").await;
     for keys in own {
         assert!(agent.given_of(keys) > 0, "{}", keys.name);
     }
+    assert_eq!(metadata.connections(), 0);
 
-    assert_eq!(metadata.connections(), 0, "the metadata service is asked only if the values say so");
-    install(&[NO_KEYS, "instanceProfile.enabled=true"]);
+    install(&[NO_KEYS, instance]);
     is_used(&story, "by-instance").await;
     assert!(metadata.given() > 1, "for the node and for the controller");
     assert_eq!(server.exchanges(&powerful), 0, "the role of a workload is for volumes that ask for it");
+    let keys = associations.lock().unwrap().values().map(|keys| keys.secret_key.to_owned()).collect();
+    no_secret_is_seen(&story.here.cluster, &[server.secrets(), agent.tokens(), keys].concat());
     changed.undo();
     secrets.delete(SECRET, &DeleteParams::default()).await.unwrap();
     story.leaves_nothing().await;

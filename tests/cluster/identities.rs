@@ -26,6 +26,8 @@ pub(crate) const READ: &str =
     "while true; do if [ \"$(cat /data/hello)\" = hello ]; then echo good; else echo bad; fi; sleep 1; done";
 /// Says first whether it may write.
 pub(crate) const WRITE: &str = "if echo x > /data/new-$HOSTNAME; then echo written; else echo refused; fi; ";
+/// So that the search for secrets covers all that the programs would ever log.
+pub(crate) const EVERY_LOG: &str = "node.logLevel=trace,controller.logLevel=trace";
 const ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 pub(crate) async fn account(story: &Story, name: &str, role: Option<&str>) {
@@ -62,7 +64,7 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
     const CLAIM: &str = "identities-a";
     let story = Story::alone("identities").await;
     let server = WebIdentity::start(&story.here.cluster);
-    let changed = changed::values(&story.here.cluster, &[&WebIdentity::values()]);
+    let changed = changed::values(&story.here.cluster, &[&WebIdentity::values(), EVERY_LOG]);
     let client = WebIdentity::client();
     for bucket in ["bucket-a", "bucket-b", BUCKET] {
         client.create_bucket(bucket).unwrap();
@@ -160,6 +162,17 @@ async fn a_role_opens_its_own_bucket_and_its_keys_are_renewed() {
     story.leaves_nothing().await;
 }
 
+/// Expires the token of a mount while the kubelet is away, which would renew it, and waits for an Event with these words.
+pub(crate) async fn expire_token(story: &Story, mountpoint_pod: &str, words: &str) {
+    let cluster = story.here.cluster.clone();
+    let start = move || cluster.start(Part::Kubelet);
+    let stopped = Changed::make("the kubelet", || story.here.cluster.stop(Part::Kubelet), start);
+    let token = credentials(story, mountpoint_pod).await.join(format!("{mountpoint_pod}.token"));
+    fs::write(&token, token::expired(&story.here.cluster, &fs::read_to_string(&token).unwrap())).unwrap();
+    story.has_event(words).await;
+    stopped.undo();
+}
+
 /// Once the kubelet is back, it requests new tokens, and the running mounts use them.
 async fn the_token_expires_while_the_kubelet_is_away(
     story: &Story,
@@ -168,15 +181,10 @@ async fn the_token_expires_while_the_kubelet_is_away(
     mountpoint_pod: &str,
 ) {
     let (tokens, before) = (server.tokens(role), server.exchanges(role));
-    let cluster = story.here.cluster.clone();
-    let start = move || cluster.start(Part::Kubelet);
-    let stopped = Changed::make("the kubelet", || story.here.cluster.stop(Part::Kubelet), start);
-    let token = credentials(story, mountpoint_pod).await.join(format!("{mountpoint_pod}.token"));
-    fs::write(&token, token::expired(&story.here.cluster, &fs::read_to_string(&token).unwrap())).unwrap();
     let sts = WebIdentity::sts_endpoint();
     let refused = format!("{sts} refuses role {role} to this service account (ExpiredToken");
-    story.has_event(&format!("the temporary keys of role {role} have expired: {refused}")).await;
-    stopped.undo();
+    let words = format!("the temporary keys of role {role} have expired: {refused}");
+    expire_token(story, mountpoint_pod, &words).await;
     story.has_event("has valid credentials again").await;
     eventually("a new token is exchanged", LIMIT, || async {
         let now = server.tokens(role);

@@ -38,6 +38,7 @@ async fn a_role_comes_before_an_association() {
     let link_local = agent(LINK_LOCAL, &associations);
     let changed = changed::values(&story.here.cluster, &values);
 
+    anonymous(&story).await;
     tokio::join!(
         permissions::hold(&story, "role", "pod", "by-role"),
         permissions::hold(&story, "association", "pod", "by-association"),
@@ -48,7 +49,7 @@ async fn a_role_comes_before_an_association() {
     change_role(&story, "both", &reader).await;
     let asked = link_local.tokens().len();
     permissions::own(&story, "annotated", "both", May::Read).await;
-    assert!(server.exchanges(&reader) > 0);
+    assert_eq!(server.session(&reader), Some(format!("s3-csi-{namespace}-both")));
     assert_eq!(link_local.tokens().len(), asked, "the agent is not even asked");
 
     no_mount_is_left(&story).await;
@@ -60,6 +61,30 @@ async fn a_role_comes_before_an_association() {
     assert_eq!(link_local.tokens().len(), asked, "keys come from the address of the values only");
     changed.undo();
     story.leaves_nothing().await;
+}
+
+/// The server does not know the driver's keys, and would refuse what is signed with them.
+async fn anonymous(story: &Story) {
+    const PUBLIC: &str = "public";
+    const CLAIM: &str = "precedence-public";
+    let client = WebIdentity::client();
+    client.create_bucket(PUBLIC).unwrap();
+    client.put(PUBLIC, "hello", b"hello").unwrap();
+    let policy = json!({"Version": "2012-10-17", "Statement": [{
+        "Effect": "Allow", "Principal": "*", "Action": ["s3:GetObject", "s3:ListBucket"],
+        "Resource": [format!("arn:aws:s3:::{PUBLIC}"), format!("arn:aws:s3:::{PUBLIC}/*")],
+    }]});
+    client.put_policy(PUBLIC, &policy.to_string()).unwrap();
+    story
+        .volume(CLAIM, |volume| {
+            volume["spec"]["mountOptions"] = json!(["no-sign-request"]);
+            volume["spec"]["csi"]["volumeAttributes"]["bucketName"] = json!(PUBLIC);
+        })
+        .await;
+    story.here.run(PUBLIC, workload(CLAIM, "default", READ)).await;
+    story.says(PUBLIC, "good").await;
+    story.mountpoint_pods().await;
+    story.here.delete(PUBLIC).await;
 }
 
 /// Mounts of which no workload is left would go on renewing their keys.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use jiff::SignedDuration;
 use mounter::handover::Code;
-use s3_csi_tests::agent::Agent;
+use s3_csi_tests::agent::{Agent, Refusal};
 use s3_csi_tests::cluster;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, eventually};
 use xtask::s3::{ALICE, Account, accounts};
@@ -13,7 +13,10 @@ const LAST: SignedDuration = SignedDuration::from_secs(4);
 
 fn agent(holder: &Arc<Mutex<Option<Account>>>) -> Agent {
     let holder = Arc::clone(holder);
-    let accept = move |token: &str| holder.lock().unwrap().filter(|_| token == "token-of-the-workload");
+    let accept = move |token: &str| {
+        let account = holder.lock().unwrap().filter(|_| token == "token-of-the-workload");
+        account.ok_or(Refusal::NoAssociation)
+    };
     Agent::start("127.0.0.1:0", LAST, Arc::new(accept))
 }
 

@@ -35,7 +35,27 @@ struct State {
 }
 
 /// The account that a token stands for.
-type Accept = dyn Fn(&str) -> Option<Account> + Send + Sync;
+type Accept = dyn Fn(&str) -> Result<Account, Refusal> + Send + Sync;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    NoAssociation,
+    Expired,
+    Invalid,
+}
+
+impl Refusal {
+    /// As Amazon's agent writes them.
+    fn answer(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NoAssociation => {
+                ("404 Not Found", "(ResourceNotFoundException): no association for this service account")
+            }
+            Self::Expired => ("400 Bad Request", "(ExpiredTokenException): the token has expired"),
+            Self::Invalid => ("400 Bad Request", "(InvalidTokenException): the token is not valid"),
+        }
+    }
+}
 
 impl Agent {
     /// Gives keys that are said to last so long.
@@ -77,10 +97,14 @@ impl State {
         if self.away.load(Ordering::Relaxed) {
             return None;
         }
-        let token = header(&request, "authorization");
-        self.tokens.lock().unwrap().extend(token.clone());
-        let Some(account) = token.and_then(|token| accept(&token)) else {
-            return answer(&mut client, "404 Not Found", "no association for this service account");
+        let token = header(&request, "authorization").unwrap_or_default();
+        self.tokens.lock().unwrap().push(token.clone());
+        let account = match accept(&token) {
+            Ok(account) => account,
+            Err(refusal) => {
+                let (status, said) = refusal.answer();
+                return answer(&mut client, status, &format!("[request]: {said}, fault: client"));
+            }
         };
         self.given.lock().unwrap().push(account.access_key);
         answer(&mut client, "200 OK", &keys(account, last).to_string())
@@ -101,7 +125,7 @@ pub fn add_address(address: IpAddr) {
 }
 
 /// Has the API server say whose token for the agent it is: namespace and name of a service account, with a colon between.
-pub fn review(cluster: &Cluster, token: &str) -> Option<String> {
+pub fn review(cluster: &Cluster, token: &str) -> Result<String, Refusal> {
     let object = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": {"token": token, "audiences": [AUDIENCE]},
@@ -110,8 +134,10 @@ pub fn review(cluster: &Cluster, token: &str) -> Option<String> {
     std::fs::write(file.path(), object.to_string()).unwrap();
     let mut kubectl = cluster.kubectl().unwrap();
     kubectl.arg("create").arg("--filename").arg(file.path()).arg("--output=json");
-    let reviewed: Value = serde_json::from_str(&capture(&mut kubectl).ok()?).ok()?;
+    let reviewed: Value = serde_json::from_str(&capture(&mut kubectl).unwrap()).unwrap();
     let status = &reviewed["status"];
-    let user = status["user"]["username"].as_str().filter(|_| status["authenticated"] == true)?;
-    user.strip_prefix("system:serviceaccount:").map(str::to_owned)
+    let account = status["user"]["username"].as_str().filter(|_| status["authenticated"] == true);
+    let account = account.and_then(|name| name.strip_prefix("system:serviceaccount:"));
+    let expired = status["error"].as_str().is_some_and(|error| error.contains("expired"));
+    account.map(str::to_owned).ok_or(if expired { Refusal::Expired } else { Refusal::Invalid })
 }

@@ -7,7 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 use std::thread;
 
 use jiff::{SignedDuration, Timestamp};
@@ -129,6 +129,13 @@ impl WebIdentity {
         self.relay.exchanged.lock().unwrap().iter().filter(|exchange| is_of(exchange, role)).count()
     }
 
+    /// The name of the last session in which keys of this role were given.
+    pub fn session(&self, role: &str) -> Option<String> {
+        let all = self.relay.exchanged.lock().unwrap();
+        let (asked, _) = all.iter().rfind(|exchange| is_of(exchange, role))?;
+        between(asked, "RoleSessionName=", "&")
+    }
+
     /// Every token that was sent, and every secret key and session token that was given.
     pub fn secrets(&self) -> Vec<String> {
         let all = self.relay.exchanged.lock().unwrap();
@@ -182,12 +189,20 @@ impl Drop for WebIdentity {
 
 /// Lets the server find the API server's own public keys, under the issuer's name and without credentials.
 fn publish_issuer(cluster: &Cluster) {
+    static FORWARDED: Once = Once::new();
     let mut ip = Command::new("ip");
     run(ip.args(["address", "replace", &format!("{ISSUER_ADDRESS}/32"), "dev", "lo"])).unwrap();
     let hosts = Path::new("/etc/hosts");
     let known = fs::read_to_string(hosts).unwrap();
     if !known.contains(ISSUER) {
         fs::write(hosts, format!("{known}{ISSUER_ADDRESS} {ISSUER}\n")).unwrap();
+        let role = "--clusterrole=system:service-account-issuer-discovery";
+        let mut kubectl = cluster.kubectl().unwrap();
+        run(kubectl.args(["create", "clusterrolebinding", "issuer", role, "--group=system:unauthenticated"]))
+            .unwrap();
+    }
+    // Until this program ends.
+    FORWARDED.call_once(|| {
         let listener = TcpListener::bind((ISSUER_ADDRESS, 443)).unwrap();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -197,11 +212,7 @@ fn publish_issuer(cluster: &Cluster) {
                 thread::spawn(move || io::copy(&mut { back.0 }, &mut { back.1 }));
             }
         });
-        let role = "--clusterrole=system:service-account-issuer-discovery";
-        let mut kubectl = cluster.kubectl().unwrap();
-        run(kubectl.args(["create", "clusterrolebinding", "issuer", role, "--group=system:unauthenticated"]))
-            .unwrap();
-    }
+    });
 }
 
 impl Relay {

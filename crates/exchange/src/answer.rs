@@ -36,6 +36,13 @@ pub(crate) fn json_keys(body: &str) -> Option<Keys> {
     })
 }
 
+/// Code and message of an agent's failure: `[request]: (Code): message, fault: client`.
+pub(crate) fn of_agent(body: &str) -> Option<(String, String)> {
+    let (code, message) = body.split_once('(')?.1.split_once("): ")?;
+    let message = message.trim().trim_end_matches(", fault: client");
+    code.chars().all(char::is_alphanumeric).then(|| (code.to_owned(), message.to_owned()))
+}
+
 fn moment(text: &str) -> Option<SystemTime> {
     OffsetDateTime::parse(text, &Rfc3339).ok().map(SystemTime::from)
 }
@@ -64,6 +71,16 @@ mod tests {
         <AccessKeyId>ASIA</AccessKeyId><SecretAccessKey>a/b+c</SecretAccessKey><SessionToken>t&amp;t=</SessionToken>\
         <Expiration>2030-01-02T03:04:05Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult>\
         </AssumeRoleWithWebIdentityResponse>";
+
+    #[test]
+    fn agents_say_why_they_refuse() {
+        let said = |code: &str, message: &str| Some((code.to_owned(), message.to_owned()));
+        let body = "[1-a]: (ExpiredTokenException): Token expired, fault: client\n";
+        assert_eq!(of_agent(body), said("ExpiredTokenException", "Token expired"));
+        for other in ["", "Service account token cannot be empty", "not (a code): no"] {
+            assert_eq!(of_agent(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn keys_are_complete_or_none() {

@@ -171,16 +171,15 @@ impl Exchange {
                 let Some(code) = answer::element(body, "Code") else {
                     return ExchangeError::NoKeys { server, status, remedy: "is it the right address?" };
                 };
-                let remedy = if is_expired(&code) {
-                    "the kubelet has not renewed the service account token; is it running, and does the account exist?"
-                } else {
-                    "check that the role exists and that its trust policy names this account"
-                };
+                let remedy = "check that the role exists and that its trust policy names this account";
                 (code, answer::element(body, "Message").unwrap_or_default(), remedy)
             }
             Server::Agent { .. } if (400..500).contains(&status) => {
-                let remedy = "check that the account has a Pod Identity association";
-                (status.to_string(), body.to_owned(), remedy)
+                let remedy = "check that the account has a Pod Identity association, and that its role trusts \
+                              pods.eks.amazonaws.com";
+                let (code, message) =
+                    answer::of_agent(body).unwrap_or_else(|| (status.to_string(), body.to_owned()));
+                (code, message, remedy)
             }
             Server::Agent { .. } => {
                 return ExchangeError::NoKeys { server, status, remedy: "is it the right address?" };
@@ -189,6 +188,11 @@ impl Exchange {
                 let remedy = "give the instance an instance profile, and let it use IMDSv2";
                 return ExchangeError::NoKeys { server, status, remedy };
             }
+        };
+        let remedy = if is_expired(&code) {
+            "the kubelet has not renewed the service account token; is it running, and does the account exist?"
+        } else {
+            remedy
         };
         let short = |text: &str| text.trim().chars().take(LONGEST_REASON).collect::<String>();
         let (code, message) = (short(&code), short(&message));

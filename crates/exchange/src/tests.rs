@@ -122,8 +122,12 @@ fn a_failure_names_the_role_and_never_the_token() {
     assert!(matches!(error, ExchangeError::NoKeys { status: 200, .. }), "{error}");
     let error = sts("http://127.0.0.1:1".to_owned()).keys().unwrap_err();
     assert!(matches!(error, ExchangeError::Unreachable { .. }), "{error}");
-    let (uri, _) = server(&[(404, "no association")]);
-    let agent = Server::Agent { uri, token_file: token_file(folder.path()) };
-    let error = exchange(agent).keys().unwrap_err().to_string();
-    assert!(error.contains("404: no association"), "{error}");
+    let agent = |status, body| {
+        let (uri, _) = server(&[(status, body)]);
+        exchange(Server::Agent { uri, token_file: token_file(folder.path()) }).keys().unwrap_err()
+    };
+    let error = agent(404, "no association").to_string();
+    assert!(error.contains("404: no association") && error.contains("check that the account"), "{error}");
+    let error = agent(400, "[1-a]: (ExpiredTokenException): Token expired, fault: client");
+    assert!(error.is_expired_token() && error.to_string().contains("kubelet"), "{error}");
 }

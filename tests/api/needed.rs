@@ -43,7 +43,6 @@ enum Story {
     Tells,
     Provisions,
     ProvisionsWithASecret,
-    TellsAgain,
     ReleasesAContendedClaim,
     Reclaims,
 }
@@ -62,7 +61,7 @@ const STORIES: Table<Story> = {
             &[("create", Provisions), ("patch", Reclaims), ("delete", Reclaims)],
         ),
         (EVERYWHERE, "nodes", &[("get", LosesANode), ("list", Starts), ("watch", LosesANode)]),
-        (EVERYWHERE, "events", &[("create", Tells), ("patch", TellsAgain)]),
+        (EVERYWHERE, "events", &[("create", Tells)]),
         (
             EVERYWHERE,
             "mountpoints3podattachments",

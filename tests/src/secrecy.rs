@@ -1,6 +1,7 @@
 //! A search for secrets where none may be: in the logs, objects and processes of the first node.
 
 use std::fs;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use xtask::cluster::{Cluster, Node};
@@ -50,7 +51,7 @@ fn traces(cluster: &Cluster, secrets: &[String]) -> Vec<String> {
             let path = entry.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if contains(&fs::read(&path).unwrap_or_default()) {
+            } else if contains(&content(&path)) {
                 found.push(path.display().to_string());
             }
         }
@@ -64,4 +65,12 @@ fn traces(cluster: &Cluster, secrets: &[String]) -> Vec<String> {
         }
     }
     found
+}
+
+/// The kubelet compresses logs that it has rotated.
+fn content(log: &Path) -> Vec<u8> {
+    if log.extension().is_some_and(|extension| extension == "gz") {
+        return Command::new("gzip").args(["--decompress", "--stdout"]).arg(log).output().unwrap().stdout;
+    }
+    fs::read(log).unwrap_or_default()
 }

@@ -47,24 +47,25 @@ type Topic = (String, &'static str, Option<String>);
 
 #[derive(Clone)]
 pub struct Events {
-    recorder: Recorder,
-    recent: Arc<Mutex<Recent>>,
+    client: Client,
+    reporter: Reporter,
+    recent: Arc<Mutex<Recent<Recorder>>>,
 }
 
 impl Events {
     /// `instance` is the node, if each has a publisher of its own.
     pub fn new(client: Client, instance: Option<&str>) -> Self {
         let reporter = Reporter { controller: DRIVER.to_owned(), instance: instance.map(str::to_owned) };
-        Self { recorder: Recorder::new(client, reporter), recent: Arc::default() }
+        Self { client, reporter, recent: Arc::default() }
     }
 
     /// In the background: neither mounts nor decisions wait for an Event.
     pub fn publish(&self, object: ObjectReference, notice: Notice) {
         let uid = object.uid.clone().unwrap_or_default();
         let topic = (uid, notice.reason, notice.secondary.as_ref().and_then(|other| other.name.clone()));
-        if !self.recent.lock().admit(topic.clone(), &notice, Instant::now()) {
-            return;
-        }
+        let new = || Recorder::new(self.client.clone(), self.reporter.clone());
+        let admitted = self.recent.lock().admit(topic.clone(), &notice, Instant::now(), new);
+        let Some(recorder) = admitted else { return };
         let events = self.clone();
         tokio::spawn(async move {
             let Notice { type_, reason, note, action, secondary, .. } = notice;
@@ -75,7 +76,7 @@ impl Events {
                 action: action.to_owned(),
                 secondary,
             };
-            let publish = events.recorder.publish(&event, &object);
+            let publish = recorder.publish(&event, &object);
             let failure = match tokio::time::timeout(PUBLISH_WITHIN, publish).await {
                 Ok(Ok(())) => return,
                 Ok(Err(error)) => error.to_string(),
@@ -98,22 +99,30 @@ impl Events {
     }
 }
 
-/// When each Event was published last, and with which note.
-#[derive(Default)]
-struct Recent(HashMap<Topic, (Instant, String)>);
+/// When each Event was published last, with which note, and by which recorder. A recorder counts Events of the same reason about the
+/// same object as one series, which keeps the first note: another note needs another recorder, or nobody would read it.
+struct Recent<R>(HashMap<Topic, (Instant, String, R)>);
 
-impl Recent {
-    fn admit(&mut self, topic: Topic, notice: &Notice, now: Instant) -> bool {
-        self.0.retain(|_, (at, _)| now.duration_since(*at) < REPEAT_AFTER);
-        let is_repeated = match (self.0.get(&topic), notice.repeat) {
-            (None, _) | (_, Repeat::Always) => false,
-            (Some(_), Repeat::Later) => true,
-            (Some((_, note)), Repeat::WithNewNote) => *note == notice.note,
-        };
-        if !is_repeated {
-            self.0.insert(topic, (now, notice.note.clone()));
+impl<R> Default for Recent<R> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<R: Clone> Recent<R> {
+    /// The recorder to publish it with, unless it would repeat what was published.
+    fn admit(&mut self, topic: Topic, notice: &Notice, now: Instant, new: impl FnOnce() -> R) -> Option<R> {
+        self.0.retain(|_, (at, ..)| now.duration_since(*at) < REPEAT_AFTER);
+        let published = self.0.get(&topic);
+        let same = published.filter(|(_, note, _)| *note == notice.note);
+        match notice.repeat {
+            Repeat::Later if published.is_some() => return None,
+            Repeat::WithNewNote if same.is_some() => return None,
+            Repeat::Later | Repeat::WithNewNote | Repeat::Always => {}
         }
-        !is_repeated
+        let recorder = same.map_or_else(new, |(.., recorder)| recorder.clone());
+        self.0.insert(topic, (now, notice.note.clone(), recorder.clone()));
+        Some(recorder)
     }
 }
 
@@ -158,17 +167,23 @@ mod tests {
     fn an_event_is_repeated_after_a_while_or_when_it_says_something_new() {
         let now = Instant::now();
         let mut recent = Recent::default();
+        let mut recorders = 0;
         let mut admit = |reason: &'static str, note: &str, repeat, at| {
             let (note, type_) = (note.to_owned(), EventType::Warning);
             let notice = Notice { type_, reason, note, action: "Mount", secondary: None, repeat };
-            recent.admit(("u".to_owned(), reason, None), &notice, at)
+            recent.admit(("u".to_owned(), reason, None), &notice, at, || {
+                recorders += 1;
+                recorders
+            })
         };
-        assert!(admit("A", "one", Repeat::Later, now));
-        assert!(!admit("A", "two", Repeat::Later, now));
-        assert!(admit("A", "two", Repeat::Later, now + REPEAT_AFTER));
-        assert!(admit("B", "one", Repeat::WithNewNote, now));
-        assert!(!admit("B", "one", Repeat::WithNewNote, now));
-        assert!(admit("B", "two", Repeat::WithNewNote, now));
-        assert!(admit("C", "one", Repeat::Always, now) && admit("C", "one", Repeat::Always, now));
+        assert!(admit("A", "one", Repeat::Later, now).is_some());
+        assert!(admit("A", "two", Repeat::Later, now).is_none());
+        assert!(admit("A", "two", Repeat::Later, now + REPEAT_AFTER).is_some());
+        assert!(admit("B", "one", Repeat::WithNewNote, now).is_some());
+        assert!(admit("B", "one", Repeat::WithNewNote, now).is_none());
+        assert!(admit("B", "two", Repeat::WithNewNote, now).is_some());
+        let mut series = |note| admit("C", note, Repeat::Always, now).unwrap();
+        let first = series("one");
+        assert_eq!((series("one"), series("two")), (first, first + 1), "each note has its own");
     }
 }

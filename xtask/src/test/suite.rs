@@ -1,6 +1,7 @@
 //! Running test programs, and counting what they say.
 
 use std::process::{Command, ExitStatus};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -72,14 +73,26 @@ pub(super) fn or_failed(what: &str, outcome: Result<Count>) -> Count {
 }
 
 pub(super) fn unit(programs: &[TestProgram], filter: Option<&str>) -> Result<Count> {
+    let waiting = Mutex::new(programs.iter().filter(|program| program.is_unit));
+    let next = || waiting.lock().expect("no other thread panics while it holds it").next();
+    let work = || {
+        let mut total = Count::default();
+        while let Some(program) = next() {
+            let mut command = Command::new(&program.path);
+            command.current_dir(&program.package).arg("--quiet").args(filter);
+            command.env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
+            let title = format!("\nunit tests of `{}`\n", program.name);
+            total += or_failed(&program.name, run(&mut command, title, SUITE_WITHIN, || {}));
+        }
+        total
+    };
+    // Two at once: each of the fuzz tests, which take most of the time, uses one processor.
     let mut total = Count::default();
-    for program in programs.iter().filter(|program| program.is_unit) {
-        println!("\nunit tests of `{}`", program.name);
-        let mut command = Command::new(&program.path);
-        command.current_dir(&program.package).arg("--quiet").args(filter);
-        command.env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
-        total += or_failed(&program.name, run(&mut command, SUITE_WITHIN, || {}));
-    }
+    std::thread::scope(|scope| {
+        let other = scope.spawn(work);
+        total += work();
+        total += other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
     total.of_something(filter)
 }
 
@@ -123,7 +136,7 @@ pub(super) fn suite(
     }
     let keep = |cluster: &Cluster| evidence::keep(cluster, name);
     let mut is_down = false;
-    let counted = run(&mut command, SUITE_WITHIN, || {
+    let counted = run(&mut command, String::new(), SUITE_WITHIN, || {
         if let Some(cluster) = cluster {
             keep(cluster);
             is_down = true;
@@ -139,12 +152,12 @@ pub(super) fn suite(
     counted?.of_something(filter)
 }
 
-/// Shows each test as it ends, and the rest of the output in one piece: another suite may be running beside this one. A
-/// program that is stuck is freed, and it ends or is left behind: the run goes on, whatever became of it.
-fn run(command: &mut Command, limit: Duration, free: impl FnOnce()) -> Result<Count> {
+/// Shows each test as it ends, and the rest of the output in one piece after its title: another suite may be running beside this
+/// one. A program that is stuck is freed, and it ends or is left behind: the run goes on, whatever became of it.
+fn run(command: &mut Command, title: String, limit: Duration, free: impl FnOnce()) -> Result<Count> {
     let mut tests = Process::start(command)?;
     let mut result = None;
-    let mut rest = String::new();
+    let mut rest = title;
     let mut heard = |line| {
         let Line::Out(line) = line else { return };
         result = Count::parse(&line).or(result);
@@ -180,7 +193,7 @@ mod tests {
 
     fn say(result: &str, then: &str) -> Result<Count> {
         let script = format!("echo 'test result: {result}; 0 measured; 0 filtered out'; {then}");
-        run(Command::new("sh").args(["-c", &script]), Duration::from_mins(1), || {})
+        run(Command::new("sh").args(["-c", &script]), String::new(), Duration::from_mins(1), || {})
     }
 
     #[test]
@@ -214,7 +227,7 @@ mod tests {
     #[test]
     fn a_program_that_dies_without_a_result_has_failed() {
         assert!(say("ok. 2 passed; 0 failed; 0 ignored", "kill -9 $$").is_err());
-        assert!(run(Command::new("true").arg(""), Duration::from_mins(1), || {}).is_err());
+        assert!(run(Command::new("true").arg(""), String::new(), Duration::from_mins(1), || {}).is_err());
     }
 
     /// Neither the program nor its child ends, and taking the cluster down has freed neither.
@@ -223,7 +236,7 @@ mod tests {
         let mut freed = false;
         let mut stuck = Command::new("sh");
         stuck.args(["-c", "trap '' TERM; sleep 1000 & wait; wait"]);
-        let error = run(&mut stuck, Duration::from_secs(1), || freed = true).unwrap_err();
+        let error = run(&mut stuck, String::new(), Duration::from_secs(1), || freed = true).unwrap_err();
         assert!(freed && error.to_string().contains("still runs"), "{error}");
     }
 }

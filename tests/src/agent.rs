@@ -121,7 +121,13 @@ pub(crate) fn keys(account: Account, last: SignedDuration) -> Value {
 
 /// Gives this node an address that its pods reach, too.
 pub fn add_address(address: IpAddr) {
-    run(Command::new("ip").args(["address", "replace", &address.to_string(), "dev", "lo"])).unwrap();
+    let mut ip = Command::new("ip");
+    ip.args(["address", "replace", &address.to_string(), "dev", "lo"]);
+    if address.is_ipv6() {
+        // Until the kernel has looked for duplicates, which takes a while on a busy machine, nothing can listen there.
+        ip.arg("nodad");
+    }
+    run(&mut ip).unwrap();
 }
 
 /// Has the API server say whose token for the agent it is: namespace and name of a service account, with a colon between.

@@ -19,3 +19,4 @@ mod pages;
 mod policies;
 mod rights;
 mod server;
+mod warm;

@@ -21,5 +21,6 @@ mod refusals;
 mod restarts;
 mod semantics;
 mod uninstall;
+mod warm;
 
 use s3_csi_tests::{changed, story};

@@ -1,9 +1,11 @@
 //! A Mountpoint Pod as controller and node see it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::authentication::AuthenticationSource;
@@ -52,6 +54,9 @@ pub struct MountpointPod {
     pub driver_version: String,
     /// The attachment it was created for; older drivers did not record it.
     pub attachment: Option<String>,
+    /// Nothing for one that was created for a volume, or is claimed.
+    pub warm: Option<Warm>,
+    pub early_mount: Option<EarlyMount>,
     pub volume_name: Option<String>,
     /// The workload it was created for; others may have joined since.
     pub workload_uid: Option<String>,
@@ -60,6 +65,23 @@ pub struct MountpointPod {
     /// How many MiB its cache on disk may use; the kubelet evicts a pod that uses more than its limit.
     pub cache_mebibytes: Option<u128>,
     pub start_failure: Option<StartFailure>,
+}
+
+/// What is known of a pod that is kept ready for a volume to come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warm {
+    /// Where, even if it is not scheduled yet.
+    pub node: String,
+    /// Only a controller that makes pods of the same shape may claim it.
+    pub shape: String,
+}
+
+/// The parts of a volume that the node does not read anywhere else and gets from the kubelet otherwise.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct EarlyMount {
+    pub attributes: BTreeMap<String, String>,
+    pub mount_options: Vec<String>,
 }
 
 impl MountpointPod {
@@ -82,6 +104,11 @@ impl MountpointPod {
             no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
             driver_version,
             attachment: annotation(annotation::ATTACHMENT).cloned(),
+            warm: annotation(annotation::WARM_ON).map(|node| Warm {
+                node: node.clone(),
+                shape: annotation(annotation::WARM_SHAPE).cloned().unwrap_or_default(),
+            }),
+            early_mount: annotation(annotation::EARLY_MOUNT).and_then(|text| serde_json::from_str(text).ok()),
             volume_name: annotation(annotation::VOLUME_NAME).cloned(),
             workload_uid: pod.labels().get(label::WORKLOAD_UID).cloned(),
             authentication: annotation(annotation::AUTHENTICATION_SOURCE)
@@ -94,6 +121,11 @@ impl MountpointPod {
     /// It has ended, or will once its current workloads are gone.
     pub fn is_ending(&self) -> bool {
         self.terminating || self.needs_unmount || self.has_ended()
+    }
+
+    /// The scheduler finds no room for it.
+    pub fn is_unschedulable(&self) -> bool {
+        self.phase == Phase::Pending && self.node.is_none() && self.start_failure.is_some()
     }
 
     pub fn has_ended(&self) -> bool {

@@ -35,12 +35,24 @@ pub mod annotation {
     pub const AUTHENTICATION_SOURCE: &str = "s3.csi.scality.com/authentication-source";
     /// The attachment it was created for.
     pub const ATTACHMENT: &str = "s3.csi.scality.com/attachment";
+    /// The node that it is kept ready on, until an attachment claims it.
+    pub const WARM_ON: &str = "s3.csi.scality.com/warm-on";
+    /// What the node may mount before the kubelet asks for it, as JSON, on a warm pod that was claimed.
+    pub const EARLY_MOUNT: &str = "s3.csi.scality.com/early-mount";
+    /// What it was made of, as long as it is warm: after an upgrade, pods made of anything else are replaced.
+    pub const WARM_SHAPE: &str = "s3.csi.scality.com/warm-shape";
 }
 
 /// `mp-<sha224>` of the workload that a Mountpoint Pod is created for.
 pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
     let hash = Sha224::new().chain_update(workload_uid).chain_update(volume_name).finalize();
     format!("mp-{}", base16ct::lower::encode_string(&hash))
+}
+
+/// The name of a Mountpoint Pod that is created for no workload yet. It cannot be derived from the workload that will claim
+/// it; `unique` was never used before.
+pub fn warm_mountpoint_pod(node: &str, unique: &str) -> String {
+    mountpoint_pod(unique, node)
 }
 
 /// The first of `name`, `name-2`, `name-3`, … that is not taken, where `name` may carry such a number already.

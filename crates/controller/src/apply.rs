@@ -70,7 +70,12 @@ impl Writer {
         self.blueprint.limit_for(&volume.cache)
     }
 
-    /// `served` is what a new pod would serve.
+    /// Whether a warm pod can serve the volume.
+    pub fn suits_warm(&self, volume: &Volume) -> bool {
+        self.blueprint.suits_warm(volume)
+    }
+
+    /// `served` is what a new pod or a claimed one would serve.
     pub async fn apply(
         &self,
         step: &Step,
@@ -129,6 +134,27 @@ impl Writer {
                     Err(error) => Err(failed(error)),
                 }
             }
+            Step::CreateWarmPod { name, node } => {
+                let created = self.create(&self.blueprint.build_warm(name, node)).await.map_err(failed)?;
+                Ok(found(&created))
+            }
+            Step::ClaimPod { name, resource_version, attachment, workload_uid, early_mount } => {
+                let (key, _) = served.ok_or(StepError::NoVolume { step: step.name() })?;
+                let mut metadata = self.blueprint.claim(attachment, workload_uid, key, early_mount.as_ref());
+                metadata["resourceVersion"] = json!(resource_version.to_string());
+                let patch = Patch::Merge(json!({"metadata": metadata}));
+                match self.pods.patch(name, &PatchParams::default(), &patch).await {
+                    Ok(pod) => Ok(found(&pod)),
+                    // Also what a webhook does not allow: the volume then goes the usual way, which may be allowed.
+                    Err(kube::Error::Api(status)) => {
+                        Err(StepError::Conflict { step: step.name(), message: status.message })
+                    }
+                    Err(error) => Err(failed(error)),
+                }
+            }
+            Step::DeleteWarmPod { name, uid, resource_version, by_force } => {
+                self.delete(name, uid, Some(*resource_version), *by_force).await.map_err(failed)
+            }
             Step::MarkUnmount { name, uid } => {
                 // The UID makes it conditional: a pod of the same name may have been created since.
                 let patch = Patch::Merge(
@@ -144,28 +170,39 @@ impl Writer {
                 }
             }
             Step::DeletePod { name, uid, by_force } => {
-                let preconditions = Preconditions { uid: Some(uid.clone()), resource_version: None };
-                let params = DeleteParams {
-                    preconditions: Some(preconditions),
-                    grace_period_seconds: by_force.then_some(0),
-                    ..DeleteParams::default()
-                };
-                match self.pods.delete(name, &params).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
+                match self.delete(name, uid, None, *by_force).await {
                     // The pod is gone, and another one has its name.
                     Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Applied::Nothing),
-                    outcome => {
-                        outcome.map_err(failed)?;
-                        Ok(Applied::PodDeleted { name: name.clone(), uid: uid.clone() })
-                    }
+                    outcome => outcome.map_err(failed),
                 }
             }
-            Step::SetCondition { attachment, condition } => {
+            Step::SetCondition { attachment: name, condition } => {
                 let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
                 let params = PatchParams::default();
-                self.attachments.patch_status(attachment, &params, &patch).await.map_err(failed)?;
-                Ok(Applied::Nothing)
+                let written = self.attachments.patch_status(name, &params, &patch).await.map_err(failed)?;
+                // Else the next change of the attachment would be a conflict.
+                Ok(attachment(written))
             }
+        }
+    }
+
+    async fn delete(
+        &self,
+        name: &str,
+        uid: &str,
+        version: Option<u64>,
+        by_force: bool,
+    ) -> kube::Result<Applied> {
+        let resource_version = version.map(|version| version.to_string());
+        let params = DeleteParams {
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version }),
+            grace_period_seconds: by_force.then_some(0),
+            ..DeleteParams::default()
+        };
+        match self.pods.delete(name, &params).await {
+            Ok(_) => Ok(Applied::PodDeleted { name: name.to_owned(), uid: uid.to_owned() }),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
+            Err(error) => Err(error),
         }
     }
 

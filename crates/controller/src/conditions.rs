@@ -12,11 +12,21 @@ use crate::world::View;
 /// The one condition: whether every Mountpoint Pod of the attachment can serve.
 const CONDITION: &str = "Healthy";
 
-/// The condition as it should be, unless it already is. None is written while nothing was ever wrong.
-fn condition(attachment: &Attachment, failure: Option<(Reason, String)>, now: &Time) -> Option<Condition> {
+/// The condition as it should be, unless it already is. None is written while nothing was ever wrong, except that a warm pod
+/// was claimed: nothing else shows that later.
+fn condition(
+    attachment: &Attachment,
+    failure: Option<(Reason, String)>,
+    is_claimed: bool,
+    now: &Time,
+) -> Option<Condition> {
     let known = attachment.conditions.iter().find(|condition| condition.type_ == CONDITION);
     let (status, reason, message): (_, &str, _) = match failure {
         Some((reason, message)) => ("False", reason.into(), message),
+        None if is_claimed => {
+            let message = "a Mountpoint Pod that was already running was claimed".to_owned();
+            ("True", "WarmMountpointPodClaimed", message)
+        }
         None => {
             known.filter(|known| known.status != "True")?;
             ("True", "MountpointPodHealthy", String::new())
@@ -38,7 +48,13 @@ fn condition(attachment: &Attachment, failure: Option<(Reason, String)>, now: &T
 }
 
 /// What has to be written; `failure` is why there are no Mountpoint Pods at all.
-pub fn changes(namespace: &str, view: &View, failure: Option<&(Reason, String)>, now: &Time) -> Vec<Step> {
+pub fn changes(
+    namespace: &str,
+    view: &View,
+    failure: Option<&(Reason, String)>,
+    is_claimed: bool,
+    now: &Time,
+) -> Vec<Step> {
     let changed = view.attachments.iter().filter_map(|attachment| {
         let pods = attachment.spec.mountpoint_pods.keys();
         let mut start_failures = pods.clone().filter_map(|name| {
@@ -52,7 +68,7 @@ pub fn changes(namespace: &str, view: &View, failure: Option<&(Reason, String)>,
             // Starting: what the condition says stays true until all of them run.
             return None;
         }
-        let condition = Box::new(condition(attachment, failure, now)?);
+        let condition = Box::new(condition(attachment, failure, is_claimed, now)?);
         Some(Step::SetCondition { attachment: attachment.name.clone(), condition })
     });
     changed.collect()
@@ -81,21 +97,33 @@ mod tests {
 
     #[test]
     fn nothing_is_written_while_nothing_is_wrong() {
-        assert_eq!(condition(&attachment(vec![]), None, &at(1)), None);
+        assert_eq!(condition(&attachment(vec![]), None, false, &at(1)), None);
+    }
+
+    #[test]
+    fn a_claim_is_written_once_and_replaced_by_trouble() {
+        let claimed = condition(&attachment(vec![]), None, true, &at(1)).unwrap();
+        assert_eq!((claimed.status.as_str(), claimed.reason.as_str()), ("True", "WarmMountpointPodClaimed"));
+        let served = attachment(vec![claimed]);
+        assert_eq!(condition(&served, None, true, &at(2)), None);
+        assert_eq!(condition(&served, None, false, &at(2)), None);
+        let wrong = Some((Reason::MountpointPodFailed, "evicted".to_owned()));
+        assert_eq!(condition(&served, wrong, false, &at(3)).unwrap().status, "False");
     }
 
     #[test]
     fn trouble_is_written_once_and_taken_back() {
         let wrong = || Some((Reason::MountpointPodUnschedulable, "full".to_owned()));
-        let first = condition(&attachment(vec![]), wrong(), &at(1)).unwrap();
+        let first = condition(&attachment(vec![]), wrong(), false, &at(1)).unwrap();
         assert_eq!((first.status.as_str(), first.reason.as_str()), ("False", "MountpointPodUnschedulable"));
         let troubled = attachment(vec![first.clone()]);
-        assert_eq!(condition(&troubled, wrong(), &at(2)), None);
+        assert_eq!(condition(&troubled, wrong(), false, &at(2)), None);
         let other =
-            condition(&troubled, Some((Reason::MountpointPodCrashing, "again".into())), &at(2)).unwrap();
+            condition(&troubled, Some((Reason::MountpointPodCrashing, "again".into())), false, &at(2))
+                .unwrap();
         assert_eq!(other.last_transition_time, at(1), "it has been false since then");
-        let healed = condition(&troubled, None, &at(3)).unwrap();
+        let healed = condition(&troubled, None, false, &at(3)).unwrap();
         assert_eq!((healed.status.as_str(), healed.last_transition_time.clone()), ("True", at(3)));
-        assert_eq!(condition(&attachment(vec![healed]), None, &at(4)), None);
+        assert_eq!(condition(&attachment(vec![healed]), None, false, &at(4)), None);
     }
 }

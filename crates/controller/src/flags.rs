@@ -10,6 +10,7 @@ use contract::quantity::Quantity;
 use service::driver_identity::IdentityFlags;
 use service::logs::LogFlags;
 
+use crate::headroom::PerNode;
 use crate::provision::s3::client::Addressing;
 use crate::provision::s3::proxy::ProxyFlags;
 use crate::resources::Bounds;
@@ -71,6 +72,15 @@ pub struct Flags {
     /// `ConfigMap` in the Mountpoint namespace whose `ca-bundle.crt` is trusted; none if empty.
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
+
+    /// Mountpoint Pods that are kept running on each node without a volume, for faster mounts: a number, or `auto` for one
+    /// on nodes that have used a bucket within the last hour and two where one was not enough.
+    #[arg(long, env = "WARM_MOUNTPOINT_PODS", default_value = "0")]
+    pub warm_mountpoint_pods: PerNode,
+
+    /// How many of them there may be on all nodes together.
+    #[arg(long, env = "MOST_WARM_MOUNTPOINT_PODS", default_value_t = 100)]
+    pub most_warm_mountpoint_pods: usize,
 
     /// Whether to provision claims: `off` where a csi-provisioner runs beside.
     #[arg(long, env = "PROVISIONING", value_enum, default_value = "on")]
@@ -229,6 +239,7 @@ mod tests {
             ("--mountpoint-image=", "must not be empty"),
             ("--mountpoint-resources={\"limits\":{\"memory\":\"much\"}}", "limits.memory"),
             ("--mountpoint-cache-size-limit=0", "is not a size"),
+            ("--warm-mountpoint-pods=many", "neither a number nor `auto`"),
             ("--probes-address=here", "--probes-address"),
             ("--leader-election=perhaps", "--leader-election"),
         ] {

@@ -1,12 +1,14 @@
 //! The decision about one sharing key: which Mountpoint Pod serves which workload.
 //!
 //! One rule heals every crash: *what an attachment names exists and is healthy; what no attachment names is unmounted*.
-//! So attachments are always written first, and pods follow them.
+//! So attachments are always written first, and pods follow them. A warm pod is claimed before: if the attachment then is
+//! not written, the pod is one that no attachment names, and the workload that it was claimed for comes back to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::mountpoint_pod::EarlyMount;
 use contract::names::{mountpoint_pod, replacement};
 use contract::sharing::SharingKey;
 use jiff::SignedDuration;
@@ -36,6 +38,10 @@ pub struct Group {
     pub gone: BTreeSet<String>,
     /// The Mountpoint Pods there are, by name; all that attachments name, and whichever names are taken.
     pub pods: BTreeMap<String, MountpointPod>,
+    /// A pod of the node that waits for a volume like this one, reserved for this decision.
+    pub warm: Option<MountpointPod>,
+    /// What its node may mount at once.
+    pub early_mount: Option<EarlyMount>,
     /// Known, from a live read, to be no more.
     pub node_gone: bool,
 }
@@ -167,7 +173,9 @@ impl Group {
             });
             let (index, name) = open.unwrap_or_else(|| {
                 let named = |name: &str| drafts.iter().any(|draft| draft.entries.contains_key(name));
-                (0, replacement(&name, |name| self.pods.contains_key(name) || named(name)))
+                let warm = self.warm.as_ref().filter(|warm| !named(&warm.name)).map(|warm| warm.name.clone());
+                let new = || replacement(&name, |name| self.pods.contains_key(name) || named(name));
+                (0, warm.unwrap_or_else(new))
             });
             if drafts.is_empty() {
                 drafts.push(Draft { current: None, entries: BTreeMap::new() });
@@ -188,8 +196,7 @@ impl Group {
     }
 
     fn write(&self, drafts: &[Draft<'_>]) -> Vec<Step> {
-        let mut steps = Vec::new();
-        let mut pods = Vec::new();
+        let (mut claims, mut steps, mut pods) = (Vec::new(), Vec::new(), Vec::new());
         for draft in drafts {
             let name =
                 draft.current.map_or_else(|| self.key.attachment_name(), |current| current.name.clone());
@@ -198,7 +205,15 @@ impl Group {
                 |current| change(current, &draft.entries),
             ));
             for (pod, workloads) in &draft.entries {
-                if !self.pods.contains_key(pod) {
+                if let Some(warm) = self.warm.as_ref().filter(|warm| warm.name == *pod) {
+                    claims.push(Step::ClaimPod {
+                        name: pod.clone(),
+                        resource_version: warm.resource_version,
+                        early_mount: self.early_mount.clone(),
+                        attachment: name.clone(),
+                        workload_uid: workloads[0].workload_pod_uid.clone(),
+                    });
+                } else if !self.pods.contains_key(pod) {
                     pods.push(Step::CreatePod {
                         name: pod.clone(),
                         attachment: name.clone(),
@@ -211,7 +226,7 @@ impl Group {
         let still_named = |name: &String| drafts.iter().any(|draft| draft.entries.contains_key(name));
         let retired =
             before.filter(|name| !still_named(name)).filter_map(|name| retire(self.pods.get(name)?));
-        steps.into_iter().chain(pods).chain(retired).collect()
+        claims.into_iter().chain(steps).chain(pods).chain(retired).collect()
     }
 
     fn open(&self, name: &str, mountpoint_pods: BTreeMap<String, Vec<WorkloadAttachment>>) -> Step {

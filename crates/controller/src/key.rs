@@ -7,6 +7,8 @@ pub enum Key {
     Group(String),
     /// A Mountpoint Pod that no attachment names.
     Pod(String),
+    /// A node, for the warm Mountpoint Pods on it.
+    Headroom(String),
     /// A workload, by UID, whose service account's role has to be read.
     Role(String),
     /// A claim to provision, by namespace and name.
@@ -20,7 +22,7 @@ impl Key {
     pub fn is_of_provisioning(&self) -> bool {
         match self {
             Self::Claim(..) | Self::Volume(_) => true,
-            Self::Group(_) | Self::Pod(_) | Self::Role(_) => false,
+            Self::Group(_) | Self::Pod(_) | Self::Headroom(_) | Self::Role(_) => false,
         }
     }
 }

@@ -11,6 +11,7 @@ pub mod dispatch;
 pub mod events;
 pub mod flags;
 pub mod group;
+pub mod headroom;
 pub mod key;
 pub mod live_read;
 pub mod metrics;

@@ -10,6 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use strum::IntoStaticStr;
 
 use crate::observed::Phase;
 use crate::world::World;
@@ -30,6 +31,18 @@ pub struct QueueLabel {
     pub queue: &'static str,
 }
 
+/// Whether a new volume found a warm Mountpoint Pod, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Warmth {
+    Hit,
+    NoneReady,
+    /// The volume needs a pod with another spec.
+    OtherShape,
+    /// It was claimed or deleted meanwhile, or must not be changed.
+    Lost,
+}
+
 #[derive(Clone, Debug)]
 pub struct Metrics {
     pub reconciles: Family<ResultLabel, Counter>,
@@ -37,6 +50,7 @@ pub struct Metrics {
     pub steps: Family<StepLabels, Counter>,
     pub queues: Family<QueueLabel, Gauge>,
     pub leader: Gauge,
+    warm: Family<ResultLabel, Counter>,
 }
 
 /// Before the name of each.
@@ -51,6 +65,7 @@ impl Metrics {
             steps: Family::default(),
             queues: Family::default(),
             leader: Gauge::default(),
+            warm: Family::default(),
         };
         registry.register("reconciles", "Decisions, by how they ended", metrics.reconciles.clone());
         registry.register(
@@ -61,8 +76,14 @@ impl Metrics {
         registry.register("steps", "Writes to the API server, by kind and result", metrics.steps.clone());
         registry.register("queue_depth", "Keys that wait to be looked at, by queue", metrics.queues.clone());
         registry.register("leader", "1 while this controller is the leader", metrics.leader.clone());
+        let help = "New Mountpoint Pods that volumes needed, by whether a warm one was claimed";
+        registry.register("warm_claims", help, metrics.warm.clone());
         registry.register_collector(Box::new(Stock(Arc::clone(world))));
         metrics
+    }
+
+    pub fn warm(&self, result: Warmth) {
+        self.warm.get_or_create(&ResultLabel { result: result.into() }).inc();
     }
 }
 
@@ -93,6 +114,10 @@ impl Collector for Stock {
         let in_phase = |phase| world.pods.values().filter(|pod| pod.phase == phase).count();
         let phases = Phase::ALL.iter().map(|phase| ("phase", phase.into(), in_phase(*phase)));
         let phases: Vec<_> = phases.collect();
-        gauge("mountpoint_pods", "Mountpoint Pods, by phase", &phases)
+        gauge("mountpoint_pods", "Mountpoint Pods, by phase", &phases)?;
+        let warm = || world.pods.values().filter(|pod| pod.warm.is_some() && !pod.is_ending());
+        let ready = warm().filter(|pod| pod.phase == Phase::Running).count();
+        let states = [("state", "ready", ready), ("state", "starting", warm().count() - ready)];
+        gauge("warm_mountpoint_pods", "Mountpoint Pods that wait for a volume, by whether they run", &states)
     }
 }

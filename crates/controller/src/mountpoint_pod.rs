@@ -1,5 +1,8 @@
 //! What a Mountpoint Pod looks like. Built of typed structs: a misspelt field does not compile.
 
+mod shape;
+mod warm;
+
 use std::collections::BTreeMap;
 
 use contract::names::{
@@ -19,6 +22,7 @@ use k8s_openapi::apimachinery::pkg::api::resource as k8s_quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::flags::Flags;
+use shape::Shape;
 
 /// The user of a Mountpoint Pod, and the group that node and pod share its folders through.
 const USER: i64 = 1000;
@@ -52,8 +56,6 @@ impl Blueprint {
         key: &SharingKey,
         volume: &Volume,
     ) -> Pod {
-        let cache = self.limited(&volume.cache);
-        let (volumes, mounts) = self.volumes(&cache);
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(self.flags.mountpoint_namespace.clone()),
@@ -61,19 +63,25 @@ impl Blueprint {
             annotations: Some(self.annotations(attachment, key)),
             ..ObjectMeta::default()
         };
+        Pod { metadata, spec: Some(self.spec(&key.node, &Shape::of(volume))), status: None }
+    }
+
+    fn spec(&self, node: &str, shape: &Shape) -> PodSpec {
+        let cache = self.limited(&shape.cache);
+        let (volumes, mounts) = self.volumes(&cache);
         let container = Container {
             name: "mountpoint".to_owned(),
             image: Some(self.flags.mountpoint_image.clone()),
             image_pull_policy: Some(self.flags.mountpoint_image_pull_policy.clone()),
             command: Some(vec![self.flags.mountpoint_container_command.clone()]),
-            resources: Some(self.flags.mountpoint_resources.of(&volume.resources, &cache).to_requirements()),
+            resources: Some(self.flags.mountpoint_resources.of(&shape.resources, &cache).to_requirements()),
             security_context: Some(self.container_security()),
             volume_mounts: Some(mounts),
             ..Container::default()
         };
         let pull_secrets = self.flags.mountpoint_image_pull_secrets.iter().filter(|name| !name.is_empty());
-        let spec = PodSpec {
-            affinity: Some(on_node(&key.node)),
+        PodSpec {
+            affinity: Some(on_node(node)),
             automount_service_account_token: Some(false),
             containers: vec![container],
             image_pull_secrets: Some(
@@ -86,7 +94,7 @@ impl Blueprint {
                 fs_group: (!self.assigns_users).then_some(USER),
                 ..PodSecurityContext::default()
             }),
-            service_account_name: volume.service_account.clone(),
+            service_account_name: shape.service_account.clone(),
             termination_grace_period_seconds: Some(GRACE_SECONDS),
             // Wherever a workload may run, its volume must follow.
             tolerations: Some(vec![Toleration {
@@ -95,8 +103,7 @@ impl Blueprint {
             }]),
             volumes: Some(volumes),
             ..PodSpec::default()
-        };
-        Pod { metadata, spec: Some(spec), status: None }
+        }
     }
 
     fn volumes(&self, cache: &Cache) -> (Vec<PodVolume>, Vec<VolumeMount>) {
@@ -160,14 +167,27 @@ impl Blueprint {
     }
 
     fn labels(&self, workload_uid: &str, volume_name: &str) -> BTreeMap<String, String> {
-        let mut labels = self.flags.mountpoint_pod_labels.0.clone();
-        labels.insert(label::DRIVER_VERSION.to_owned(), self.driver_version.clone());
-        labels.insert(label::MOUNTPOINT_VERSION.to_owned(), self.flags.mountpoint_version.clone());
+        let mut labels = self.installation_labels();
         labels.insert(label::WORKLOAD_UID.to_owned(), workload_uid.to_owned());
         if volume_name.len() <= label::LONGEST_VALUE {
             labels.insert(label::VOLUME_NAME.to_owned(), volume_name.to_owned());
         }
         labels
+    }
+
+    fn installation_labels(&self) -> BTreeMap<String, String> {
+        let mut labels = self.flags.mountpoint_pod_labels.0.clone();
+        labels.insert(label::DRIVER_VERSION.to_owned(), self.driver_version.clone());
+        labels.insert(label::MOUNTPOINT_VERSION.to_owned(), self.flags.mountpoint_version.clone());
+        labels
+    }
+
+    fn installation_annotations(&self) -> BTreeMap<String, String> {
+        let mut annotations = self.flags.mountpoint_pod_annotations.0.clone();
+        // Else the autoscaler would keep a node only for this pod.
+        let own = "cluster-autoscaler.kubernetes.io/daemonset-pod";
+        annotations.insert(own.to_owned(), "true".to_owned());
+        annotations
     }
 
     /// What the installation adds cannot replace what node and controller read.
@@ -177,10 +197,8 @@ impl Blueprint {
             (annotation::VOLUME_NAME, &key.volume_name),
             (annotation::VOLUME_ID, &key.volume_id),
             (annotation::AUTHENTICATION_SOURCE, key.identity.source().as_str()),
-            // Else the autoscaler would keep a node only for this pod.
-            ("cluster-autoscaler.kubernetes.io/daemonset-pod", "true"),
         ];
-        let mut annotations = self.flags.mountpoint_pod_annotations.0.clone();
+        let mut annotations = self.installation_annotations();
         annotations.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
         annotations
     }

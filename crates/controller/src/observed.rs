@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::authentication::SecretRef;
+use contract::mountpoint_pod::EarlyMount;
 pub use contract::mountpoint_pod::{MountpointPod, Phase, StartFailure};
 use contract::names::DRIVER;
 use contract::slim::{SlimPod, version};
@@ -16,6 +17,9 @@ use crate::slim::SlimVolume;
 
 /// Claims of one pod that are considered. No node has room for so many volumes, but a pod may name tens of thousands.
 const MOST_CLAIMS: usize = 256;
+
+/// In bytes. Usual ones have a hundred; what does not fit is mounted when the kubelet asks.
+const LONGEST_EARLY_MOUNT: usize = 2048;
 
 /// A scheduled pod with claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,6 +99,8 @@ pub struct S3Volume {
     pub attributes: BTreeMap<String, String>,
     pub secret: SecretRef,
     pub mount_options: Vec<String>,
+    /// The first one, which is what the kubelet mounts it with.
+    pub access_mode: Option<String>,
     /// (namespace, name) of the claim it is bound to. The binding is complete when the volume says so: the claim need
     /// not be watched as well.
     pub claim: Option<(String, String)>,
@@ -111,8 +117,20 @@ impl S3Volume {
             attributes: csi.volume_attributes.clone(),
             secret: csi.node_publish_secret_ref.map_or(SecretRef::Absent, |_| SecretRef::Present),
             mount_options: volume.spec.mount_options.clone(),
+            access_mode: volume.spec.access_modes.first().cloned(),
             claim: claim.map(|claim| (claim.namespace.clone(), claim.name.clone())),
         })
+    }
+
+    /// For the node, which can mount it with the driver's own keys before the kubelet asks. Nothing for a volume with a
+    /// Secret, which only the kubelet hands over, and for the rarer access modes, which change what is mounted.
+    pub fn early_mount(&self) -> Option<EarlyMount> {
+        let is_usual = matches!(self.access_mode.as_deref(), Some("ReadWriteMany" | "ReadWriteOnce"));
+        let early =
+            EarlyMount { attributes: self.attributes.clone(), mount_options: self.mount_options.clone() };
+        let words = early.attributes.iter().flat_map(|(key, value)| [key, value]).chain(&early.mount_options);
+        let is_short = words.map(String::len).sum::<usize>() <= LONGEST_EARLY_MOUNT;
+        (is_usual && is_short && self.secret == SecretRef::Absent).then_some(early)
     }
 
     pub fn plan(&self) -> Result<VolumePlan, VolumeError> {
@@ -218,6 +236,27 @@ mod tests {
         assert_eq!(volume("other.csi", "Bound"), None);
         assert_eq!(volume(DRIVER, "Bound").unwrap().claim, Some(("ns".to_owned(), "c".to_owned())));
         assert_eq!(volume(DRIVER, "Released").unwrap().claim, None);
+    }
+
+    #[test]
+    fn what_only_the_kubelet_knows_is_not_mounted_early() {
+        let early = |mode: &str, secret: Value, bucket: &str| {
+            let attributes = json!({"bucketName": bucket});
+            let csi = json!({"driver": DRIVER, "volumeHandle": "h", "volumeAttributes": attributes,
+                "nodePublishSecretRef": secret});
+            let spec = json!({"csi": csi, "accessModes": [mode], "mountOptions": ["uid=1"]});
+            let slim = json!({"metadata": {"name": "pv"}, "spec": spec});
+            S3Volume::of(&serde_json::from_value(slim).unwrap()).unwrap().early_mount()
+        };
+        let usual = early("ReadWriteMany", json!(null), "b").unwrap();
+        assert_eq!(
+            (usual.attributes["bucketName"].as_str(), usual.mount_options),
+            ("b", vec!["uid=1".to_owned()])
+        );
+        assert_eq!(early("ReadWriteMany", json!({"namespace": "ns", "name": "keys"}), "b"), None);
+        assert_eq!(early("ReadOnlyMany", json!(null), "b"), None);
+        assert_eq!(early("ReadWriteOncePod", json!(null), "b"), None);
+        assert_eq!(early("ReadWriteMany", json!(null), &"b".repeat(3000)), None);
     }
 
     #[test]

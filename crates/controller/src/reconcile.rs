@@ -1,9 +1,11 @@
 //! One key at a time: gather what is known, confirm by live reads where a cache is not enough, decide, write, report.
 
+mod warm;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contract::sharing::SharingKey;
+use contract::sharing::{Identity, SharingKey};
 use contract::volume::Volume;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
@@ -50,6 +52,12 @@ impl ReconcileError {
     }
 }
 
+/// What has become of a decision: the steps that were applied, and the failure of the next one.
+struct Written {
+    steps: Vec<Step>,
+    applied: Result<(), StepError>,
+}
+
 pub struct Reconciler {
     pub reader: Reader,
     pub world: Arc<Mutex<World>>,
@@ -67,6 +75,7 @@ impl Reconciler {
         let outcome = match &key {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.unnamed_pod(name).await,
+            Key::Headroom(node) => self.headroom(node).await,
             Key::Role(uid) => self.role(uid).await,
             Key::Claim(namespace, name) => match &self.provisioner {
                 Some(provisioner) => Ok(provisioner.claim(namespace, name).await),
@@ -111,7 +120,12 @@ impl Reconciler {
             Some(_) => self.reader.waiting(&view).await?,
         };
         waiting.retain(|workload| !detached.iter().any(|(uid, _)| *uid == workload.uid));
-        let group = Group {
+        let volume = usable.map(|plan| &plan.volume);
+        let suits_warm = volume.is_some_and(|volume| self.writer.suits_warm(volume));
+        let warm = Some(&view.key.node).filter(|_| suits_warm && !waiting.is_empty());
+        let warm = warm.and_then(|node| self.world().reserve_warm(node));
+        let is_drivers = view.key.identity == Identity::Driver;
+        let mut group = Group {
             key: view.key.clone(),
             now: Time(Timestamp::now()),
             driver_version: self.writer.driver_version().to_owned(),
@@ -120,11 +134,12 @@ impl Reconciler {
             detached,
             gone,
             pods: view.pods.clone(),
+            warm,
+            early_mount: view.volume.as_ref().and_then(S3Volume::early_mount).filter(|_| is_drivers),
             node_gone,
         };
-        let steps = group.decide();
-        let volume = usable.map(|plan| &plan.volume);
-        let (done, applied) = self.apply(&steps, Some(&view.key), volume).await;
+        let Written { steps, applied } = self.write(&mut group, volume).await;
+        self.count_warm(&group, &steps, suits_warm);
 
         let invalid = plan.as_ref().and_then(|plan| plan.as_ref().err());
         let failure = notices::failure(&view.key, invalid, &applied);
@@ -142,24 +157,26 @@ impl Reconciler {
         let cache_limit = volume.and_then(|volume| self.writer.cache_limit(volume));
         let warnings = notices::volume_warnings(&view, ignored, cache_limit, &waiting);
         let namespace = &self.reader.mountpoint_namespace;
-        let replacements = notices::replacements(namespace, &view, &group, &steps[..done]);
+        let replacements = notices::replacements(namespace, &view, &group, &steps);
         for notice in warnings.iter().chain(&replacements) {
             self.events.publish(notice);
         }
-        self.report_pods(name, failure.filter(|_| applied.is_err()).as_ref()).await;
+        let is_claimed = steps.iter().any(Step::claims);
+        self.report_pods(name, failure.filter(|_| applied.is_err()).as_ref(), is_claimed).await;
         applied?;
         let again = group.look_again().into_iter().chain(cache_lags.then_some(CACHE_LAG)).min();
         Ok(again.map_or(Outcome::Done, Outcome::Again))
     }
 
-    /// Reports why Mountpoint Pods do not run, as the world is after the steps; `failure` is why there are none at all.
-    async fn report_pods(&self, group: &str, failure: Option<&(Reason, String)>) {
+    /// Reports why Mountpoint Pods do not run, as the world is after the steps; `failure` is why there are none at all, and
+    /// `is_claimed` whether a warm one was.
+    async fn report_pods(&self, group: &str, failure: Option<&(Reason, String)>, is_claimed: bool) {
         let Some(view) = self.world().view(group) else { return };
         let namespace = &self.reader.mountpoint_namespace;
         for notice in notices::start_failures(namespace, &view) {
             self.events.publish(&notice);
         }
-        for step in conditions::changes(namespace, &view, failure, &Time(Timestamp::now())) {
+        for step in conditions::changes(namespace, &view, failure, is_claimed, &Time(Timestamp::now())) {
             if let Err(error) = self.apply_step(&step, Some(&view.key), None).await {
                 tracing::warn!(%error, "condition not written");
             }
@@ -170,7 +187,7 @@ impl Reconciler {
     async fn unnamed_pod(&self, name: &str) -> Result<Outcome, ReconcileError> {
         let (pod, node_known) = {
             let world = self.world();
-            let Some(pod) = world.pods.get(name).filter(|_| !world.is_named(name)) else {
+            let Some(pod) = world.pods.get(name).filter(|pod| world.is_unnamed(pod)) else {
                 return Ok(Outcome::Done);
             };
             if world.retiring.contains(name) {

@@ -37,6 +37,7 @@ use crate::queues::{Queues, Sink, send};
 use crate::reconcile::Reconciler;
 use crate::tenure::Tenure;
 use crate::watch::{self as watches, Caches};
+use crate::world::WarmPods;
 
 /// Writes wait for the API server, not for us: enough of them at once to keep it busy.
 const WORKERS: usize = 32;
@@ -96,6 +97,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let detected = || groups.groups.iter().any(|group| group.name == "config.openshift.io");
     let openshift = flags.openshift.or(detected);
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
+    let (per_node, in_cluster) = (flags.warm_mountpoint_pods, flags.most_warm_mountpoint_pods);
+    caches.world.lock().warm = WarmPods::new(per_node, in_cluster, blueprint.warm_shape());
     let reconciler = Arc::new(Reconciler {
         reader: Reader::new(&client, &flags.mountpoint_namespace),
         world: Arc::clone(&caches.world),

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use contract::names::DRIVER;
 use contract::slim::metadata;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
@@ -25,6 +26,7 @@ pub struct SlimVolume {
 pub(crate) struct SlimVolumeSpec {
     pub(crate) csi: Option<SlimCsi>,
     pub(crate) mount_options: Vec<String>,
+    pub(crate) access_modes: Vec<String>,
     pub(crate) claim_ref: Option<SlimClaimRef>,
     pub(crate) persistent_volume_reclaim_policy: Option<String>,
 }
@@ -50,6 +52,44 @@ pub(crate) struct SlimClaimRef {
 #[serde(default)]
 pub(crate) struct SlimVolumeStatus {
     pub(crate) phase: Option<String>,
+}
+
+/// A node, as far as warm Mountpoint Pods need it.
+#[derive(Resource, Deserialize, Clone, Debug)]
+#[resource(inherit = "Node")]
+pub struct SlimNode {
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub(crate) spec: SlimNodeSpec,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub(crate) struct SlimNodeSpec {
+    unschedulable: bool,
+    taints: Vec<SlimTaint>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+struct SlimTaint {
+    key: String,
+}
+
+/// In which the kubelet lists the CSI drivers that have registered, as a JSON object.
+const DRIVERS: &str = "csi.volume.kubernetes.io/nodeid";
+/// Taints of the cluster (pressure, loss, a cordon) and of autoscalers that are about to remove the node.
+const CLOSING: &[&str] = &["node.kubernetes.io/", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupt"];
+
+impl SlimNode {
+    /// Whether the driver runs there and pods that nothing needs yet may be added.
+    pub fn takes_warm_pods(&self) -> bool {
+        let drivers = self.metadata.annotations.as_ref().and_then(|all| all.get(DRIVERS));
+        let is_registered = drivers.is_some_and(|drivers| drivers.contains(&format!("\"{DRIVER}\"")));
+        let closes = |taint: &SlimTaint| CLOSING.iter().any(|prefix| taint.key.starts_with(prefix));
+        is_registered && !self.spec.unschedulable && !self.spec.taints.iter().any(closes)
+    }
 }
 
 /// A claim, as far as provisioning needs it.
@@ -92,4 +132,29 @@ pub(crate) struct SlimResources {
 #[serde(default)]
 pub(crate) struct SlimRequests {
     pub(crate) storage: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn warm_pods_are_kept_where_the_driver_runs_and_nothing_is_short() {
+        let takes = |drivers: &str, spec: Value| {
+            let node = json!({"metadata": {"name": "n", "annotations": {DRIVERS: drivers}}, "spec": spec});
+            serde_json::from_value::<SlimNode>(node).unwrap().takes_warm_pods()
+        };
+        let ours = r#"{"ebs.csi.aws.com":"i-1","s3.csi.scality.com":"n"}"#;
+        let tainted = |key: &str| json!({"taints": [{"key": key, "effect": "NoSchedule"}]});
+        assert!(takes(ours, json!({})));
+        assert!(takes(ours, tainted("nvidia.com/gpu")), "workloads of such nodes tolerate it");
+        assert!(!takes(r#"{"ebs.csi.aws.com":"i-1"}"#, json!({})));
+        assert!(!takes(ours, json!({"unschedulable": true})));
+        for key in
+            ["node.kubernetes.io/memory-pressure", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"]
+        {
+            assert!(!takes(ours, tainted(key)), "{key}");
+        }
+    }
 }

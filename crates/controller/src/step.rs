@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::mountpoint_pod::EarlyMount;
 use contract::sharing::SharingKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use strum::IntoStaticStr;
@@ -24,6 +25,18 @@ pub enum Step {
     DeleteAttachment { name: String, uid: String, resource_version: u64 },
     /// An existing pod of this name that was created for the same attachment is as good.
     CreatePod { name: String, attachment: String, workload_uid: String },
+    /// A pod that is kept ready on the node for a volume to come.
+    CreateWarmPod { name: String, node: String },
+    /// Makes a warm pod that of an attachment; fails if anything else was written to it since.
+    ClaimPod {
+        name: String,
+        resource_version: u64,
+        attachment: String,
+        workload_uid: String,
+        early_mount: Option<EarlyMount>,
+    },
+    /// Fails if anything was written to it since: it may have been claimed. `by_force` as below.
+    DeleteWarmPod { name: String, uid: String, resource_version: u64, by_force: bool },
     /// Asks the node to unmount; the pod then ends by itself.
     MarkUnmount { name: String, uid: String },
     /// `by_force` when there is no node left to do it in order.
@@ -39,6 +52,10 @@ impl Step {
             Self::MarkUnmount { name, .. } | Self::DeletePod { name, .. } => Some(name),
             _ => None,
         }
+    }
+
+    pub fn claims(&self) -> bool {
+        matches!(self, Self::ClaimPod { .. })
     }
 
     /// For metrics and logs.
@@ -62,6 +79,20 @@ impl Step {
             Self::CreatePod { name, attachment, workload_uid: pod_uid } => {
                 tracing::info!(mountpoint_pod = name, attachment, pod_uid, node, volume_id, "pod created");
             }
+            Self::CreateWarmPod { name, node } => {
+                tracing::info!(mountpoint_pod = name, node, "warm pod created");
+            }
+            Self::ClaimPod { name, attachment, workload_uid: pod_uid, .. } => {
+                tracing::info!(
+                    mountpoint_pod = name,
+                    attachment,
+                    pod_uid,
+                    node,
+                    volume_id,
+                    "warm pod claimed"
+                );
+            }
+            Self::DeleteWarmPod { name, .. } => tracing::info!(mountpoint_pod = name, "warm pod deleted"),
             Self::MarkUnmount { name, .. } => {
                 tracing::info!(mountpoint_pod = name, node, volume_id, "pod marked for unmount")
             }

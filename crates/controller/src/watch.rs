@@ -7,8 +7,7 @@ use std::sync::Arc;
 use contract::attachment::MountpointS3PodAttachment;
 use contract::slim::SlimPod;
 use futures::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::Node;
-use kube::core::{DeserializeGuard, PartialObjectMeta};
+use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -23,7 +22,7 @@ use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 use crate::provision::claims::cache::ProvisionCache;
 use crate::provision::claims::claim::Claim;
 use crate::queues::{Sink, send};
-use crate::slim::{SlimClaim, SlimVolume};
+use crate::slim::{SlimClaim, SlimNode, SlimVolume};
 use crate::world::World;
 
 /// What the watches keep up to date.
@@ -165,10 +164,13 @@ impl Kind for MountpointPods {
 
 struct Nodes;
 impl Kind for Nodes {
-    type Object = PartialObjectMeta<Node>;
+    type Object = SlimNode;
     const NAME: &'static str = "nodes";
     fn set(caches: &Caches, node: Self::Object) -> Vec<Key> {
-        caches.world.lock().set_node(node.name_any())
+        let mut world = caches.world.lock();
+        let mut keys = world.set_node(node.name_any());
+        keys.extend(world.set_open(&node.name_any(), node.takes_warm_pods()));
+        keys
     }
     fn id(node: &Self::Object) -> String {
         node.name_any()

@@ -97,6 +97,11 @@ impl NodeCache {
         })
     }
 
+    pub fn attachment_naming(&self, mountpoint_pod: &str) -> Option<Arc<MountpointS3PodAttachment>> {
+        let all = self.attachments.state().into_iter();
+        all.into_iter().find(|attachment| attachment.spec.mountpoint_pods.contains_key(mountpoint_pod))
+    }
+
     /// Whether any attachment lists this workload.
     pub fn is_attached(&self, pod_uid: &str) -> bool {
         self.attachments

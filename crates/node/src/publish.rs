@@ -2,6 +2,7 @@
 //! publish continues from whatever is mounted.
 
 mod assignment;
+pub mod early;
 pub mod error;
 pub mod plan;
 mod source;
@@ -64,6 +65,10 @@ pub(crate) async fn ensure_mounted(
     context.metrics.stage(Stage::Assignment, started.elapsed());
     let source = context.source(&pod.name);
     let stage = Instant::now();
+    if pod.early_mount.is_some() {
+        // That may be under way: until its mount process is serving, a check of the source mount would not be answered.
+        drop(tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await);
+    }
     // A mounter whose mount process is alive does not listen any more.
     let liveness = context.liveness.check(&source).await;
     if liveness != Liveness::Alive {

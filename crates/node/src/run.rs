@@ -30,6 +30,7 @@ use crate::locks::Locks;
 use crate::metrics::Metrics;
 use crate::mounts::Mounts;
 use crate::node_cache::NodeCache;
+use crate::publish::early;
 use crate::published::PublishedRequests;
 use crate::registration::Registrar;
 use crate::rpc::NodeService;
@@ -90,6 +91,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     });
     tokio::spawn(drain::run(Arc::clone(&context), stop.clone()));
     tokio::spawn(heal::run(Arc::clone(&context), stop.clone()));
+    tokio::spawn(early::run(Arc::clone(&context), stop.clone()));
     tokio::spawn(sweep::run(Arc::clone(&context), stop.clone()));
 
     let listen = |path: &PathBuf| {

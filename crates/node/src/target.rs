@@ -23,6 +23,11 @@ pub struct Target {
 }
 
 impl Target {
+    /// As the kubelet names it.
+    pub fn path_of(kubelet: &Path, pod_uid: &str, volume_name: &str) -> PathBuf {
+        kubelet.join("pods").join(pod_uid).join("volumes/kubernetes.io~csi").join(volume_name).join("mount")
+    }
+
     /// `<kubelet>/pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`, whatever the last component is called.
     pub fn parse(path: &str, kubelet: &Path) -> Result<Self, TargetError> {
         if path.is_empty() {
@@ -61,6 +66,7 @@ mod tests {
         let path = "/var/lib/kubelet/pods/uid-1/volumes/kubernetes.io~csi/pv-1/mount";
         let target = Target { path: path.into(), pod_uid: "uid-1".into(), volume_name: "pv-1".into() };
         assert_eq!(Target::parse(path, kubelet).unwrap(), target);
+        assert_eq!(Target::path_of(kubelet, "uid-1", "pv-1"), target.path);
         assert_eq!(Target::of_mount(Path::new(path), kubelet), Some(target));
         assert!(matches!(Target::parse("", kubelet), Err(TargetError::Missing)));
         for wrong in [

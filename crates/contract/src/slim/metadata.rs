@@ -8,9 +8,15 @@ use kube::api::ObjectMeta;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 
-/// Whose labels and annotations matter: the driver's own, and those of the cluster's binder and scheduler.
-const DOMAINS: &[&str] =
-    &["s3.csi.scality.com/", "volume.kubernetes.io/", "volume.beta.kubernetes.io/", "pv.kubernetes.io/"];
+/// Whose labels and annotations matter: the driver's own, those of the cluster's binder and scheduler, and those in which
+/// the kubelet lists the drivers of a node.
+const DOMAINS: &[&str] = &[
+    "s3.csi.scality.com/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "pv.kubernetes.io/",
+    "csi.volume.kubernetes.io/",
+];
 /// Bytes of them, keys included: several times what all that we know of have. Authors of claims may write there, too, and
 /// what they write beyond this is not there for us.
 const MOST_BYTES: usize = 8 * 1024;

@@ -28,6 +28,8 @@ fn group(age: i64, started: bool) -> Group {
         no_new_workload: false,
         driver_version: VERSION.into(),
         attachment: None,
+        warm: None,
+        early_mount: None,
         volume_name: None,
         workload_uid: None,
         authentication: None,
@@ -53,6 +55,8 @@ fn group(age: i64, started: bool) -> Group {
         detached: vec![],
         gone: BTreeSet::new(),
         pods: [("mp".to_owned(), pod)].into(),
+        warm: None,
+        early_mount: None,
         node_gone: false,
     }
 }

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::attachment::AttachmentSpec;
+use contract::mountpoint_pod::Warm;
 use contract::sharing::{Identity, SharingKey};
 
 use crate::observed::{Attachment, MountpointPod, Phase};
 use crate::step::Step;
-
-pub(super) const VERSION: &str = "1";
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Workload {
@@ -28,6 +27,8 @@ pub(super) struct Server {
     pub(super) vanished: BTreeSet<usize>,
     /// How often the volume's mount options were edited.
     pub(super) edition: usize,
+    /// How often the driver was upgraded.
+    pub(super) driver: usize,
 }
 
 impl Server {
@@ -111,52 +112,104 @@ impl Server {
                 }
                 same
             }
+            Step::SetCondition { .. } => unreachable!("a decision does not write conditions"),
+            step => self.apply_to_pod(step),
+        }
+    }
+
+    fn apply_to_pod(&mut self, step: Step) -> bool {
+        match step {
             Step::CreatePod { name, attachment, workload_uid } => {
                 if let Some(pod) = self.pods.get(&name) {
                     return pod.attachment.as_ref() == Some(&attachment) && !pod.is_ending();
                 }
-                let version = self.next();
-                let pod = MountpointPod {
-                    name: name.clone(),
-                    uid: format!("p{version}"),
-                    resource_version: version,
-                    node: None,
-                    phase: Phase::Pending,
-                    created: None,
-                    terminating: false,
-                    started: false,
-                    needs_unmount: false,
-                    no_new_workload: false,
-                    driver_version: VERSION.into(),
-                    attachment: Some(attachment),
-                    volume_name: Some("pv".into()),
-                    workload_uid: Some(workload_uid),
-                    authentication: None,
-                    cache_mebibytes: None,
-                    start_failure: None,
-                };
+                let (attachment, workload_uid) = (Some(attachment), Some(workload_uid));
+                let volume_name = Some("pv".into());
+                let pod = MountpointPod { attachment, volume_name, workload_uid, ..self.new_pod(&name) };
                 self.pods.insert(name, pod);
                 true
             }
-            Step::MarkUnmount { name, uid } => match self.pods.get_mut(&name) {
-                Some(pod) if pod.uid == uid => {
-                    pod.needs_unmount = true;
-                    true
+            Step::CreateWarmPod { name, node } => {
+                let warm = Some(Warm { node, shape: self.shape() });
+                let pod = MountpointPod { warm, ..self.new_pod(&name) };
+                self.pods.insert(name, pod).is_none()
+            }
+            Step::ClaimPod { name, resource_version, attachment, workload_uid, .. } => {
+                let Some(pod) = self.pods.get(&name).filter(|pod| pod.resource_version == resource_version)
+                else {
+                    return false;
+                };
+                assert!(pod.warm.is_some() && !pod.is_ending(), "claimed: {pod:?}");
+                self.change(&name, |pod| {
+                    pod.warm = None;
+                    pod.attachment = Some(attachment);
+                    pod.volume_name = Some("pv".into());
+                    pod.workload_uid = Some(workload_uid);
+                });
+                true
+            }
+            Step::DeleteWarmPod { name, uid, resource_version, by_force } => {
+                let Some(pod) = self.pods.get(&name).filter(|pod| pod.resource_version == resource_version)
+                else {
+                    return false;
+                };
+                assert!(pod.warm.is_some(), "{pod:?} may serve");
+                self.apply_to_pod(Step::DeletePod { name, uid, by_force })
+            }
+            Step::MarkUnmount { name, uid } => {
+                let is_same = self.pods.get(&name).is_some_and(|pod| pod.uid == uid);
+                self.change(&name, |pod| pod.needs_unmount |= is_same);
+                is_same
+            }
+            Step::DeletePod { name, uid, by_force } => {
+                let Some(pod) = self.pods.get(&name).filter(|pod| pod.uid == uid) else { return false };
+                if by_force || !pod.started || matches!(pod.phase, Phase::Succeeded | Phase::Failed) {
+                    self.pods.remove(&name);
+                } else {
+                    self.change(&name, |pod| pod.terminating = true);
                 }
-                _ => false,
-            },
-            Step::SetCondition { .. } => unreachable!("a decision does not write conditions"),
-            Step::DeletePod { name, uid, by_force } => match self.pods.get_mut(&name) {
-                Some(pod) if pod.uid == uid => {
-                    if by_force || !pod.started || matches!(pod.phase, Phase::Succeeded | Phase::Failed) {
-                        self.pods.remove(&name);
-                    } else {
-                        pod.terminating = true;
-                    }
-                    true
-                }
-                _ => false,
-            },
+                true
+            }
+            other => unreachable!("{other:?} is not about a pod"),
+        }
+    }
+
+    /// Every change makes a claim that was decided before fail.
+    pub(super) fn change(&mut self, pod: &str, change: impl FnOnce(&mut MountpointPod)) {
+        let version = self.next();
+        if let Some(pod) = self.pods.get_mut(pod) {
+            pod.resource_version = version;
+            change(pod);
+        }
+    }
+
+    /// Of the pods that a controller of this version makes.
+    pub(super) fn shape(&self) -> String {
+        format!("shape of version {}", self.driver)
+    }
+
+    fn new_pod(&mut self, name: &str) -> MountpointPod {
+        let resource_version = self.next();
+        MountpointPod {
+            name: name.to_owned(),
+            uid: format!("p{resource_version}"),
+            resource_version,
+            node: None,
+            phase: Phase::Pending,
+            created: None,
+            terminating: false,
+            started: false,
+            needs_unmount: false,
+            no_new_workload: false,
+            driver_version: self.driver.to_string(),
+            attachment: None,
+            warm: None,
+            early_mount: None,
+            volume_name: None,
+            workload_uid: None,
+            authentication: None,
+            cache_mebibytes: None,
+            start_failure: None,
         }
     }
 

@@ -4,9 +4,10 @@ use contract::sharing::SharingKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::api_server::{Server, VERSION};
+use super::api_server::Server;
 use crate::group::{Group, retire};
-use crate::observed::{Attachment, MountpointPod};
+use crate::headroom::{Headroom, PerNode};
+use crate::observed::{Attachment, MountpointPod, Phase};
 use crate::step::Step;
 use crate::world::served_by;
 
@@ -44,14 +45,40 @@ impl Server {
         Group {
             key: key.clone(),
             now: Time(Timestamp::from_second(i64::try_from(now.version).unwrap()).unwrap()),
-            driver_version: VERSION.into(),
+            driver_version: self.driver.to_string(),
             attachments,
             waiting: waiting.map(|(uid, _)| uid.clone()).collect(),
             detached,
             gone,
             pods: self.pods.clone(),
+            warm: self.pods.values().find(|pod| self.is_claimable(pod, &node)).cloned(),
+            early_mount: None,
             node_gone: vanished(self) && vanished(now),
         }
+    }
+
+    /// What is done about the warm pods of a node, of which one is wanted while the node is in use.
+    pub(super) fn headroom(&self, node: usize, now: &Self) -> Vec<Step> {
+        let name = format!("node-{node}");
+        let is_used = self.attachments.values().any(|attachment| attachment.spec.node_name == name);
+        let time = Time(Timestamp::from_second(i64::try_from(now.version).unwrap()).unwrap());
+        let is_on = |pod: &&MountpointPod| pod.warm.as_ref().is_some_and(|warm| warm.node == name);
+        let headroom = Headroom {
+            node: name.clone(),
+            now: time.clone(),
+            shape: self.shape(),
+            per_node: PerNode::Auto,
+            room: 1,
+            beyond: 0,
+            is_open: !self.vanished.contains(&node),
+            node_gone: self.vanished.contains(&node) && now.vanished.contains(&node),
+            used: is_used.then_some(time),
+            missed: None,
+            claimed: None,
+            full: None,
+            warm: self.pods.values().filter(is_on).cloned().collect(),
+        };
+        headroom.decide(|| format!("warm-{}", now.version))
     }
 
     /// Whose attachment was deleted by hand, and the pod that serves them.
@@ -72,9 +99,15 @@ impl Server {
 
     /// What is done with pods that no attachment names, as cached in `self` and confirmed by `now`.
     pub(super) fn orphans(&self, now: &Self) -> Vec<Step> {
-        let orphans = self.pods.values().filter(|pod| !self.names(&pod.name) && !now.names(&pod.name));
+        let orphans = self.pods.values().filter(|pod| pod.warm.is_none());
+        let orphans = orphans.filter(|pod| !self.names(&pod.name) && !now.names(&pod.name));
         let detached: Vec<_> = self.keys().iter().flat_map(|key| self.detached(key)).collect();
         let serves = |pod: &MountpointPod| detached.iter().any(|(_, name)| *name == pod.name);
         orphans.filter(|pod| !serves(pod)).filter_map(retire).collect()
+    }
+
+    fn is_claimable(&self, pod: &MountpointPod, node: &str) -> bool {
+        let fits = pod.warm.as_ref().is_some_and(|warm| warm.node == node && warm.shape == self.shape());
+        fits && pod.phase == Phase::Running && !pod.is_ending()
     }
 }

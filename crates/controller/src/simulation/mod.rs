@@ -24,6 +24,8 @@ enum Event {
         workload: usize,
     },
     EditVolume,
+    /// From then on, controllers are of another version.
+    Upgrade,
     /// By hand.
     AttachmentIsDeleted {
         attachment: usize,
@@ -55,6 +57,11 @@ enum Event {
         age: usize,
         steps: usize,
     },
+    /// A controller looks after the warm pods of a node.
+    Warm {
+        node: usize,
+        age: usize,
+    },
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -65,6 +72,7 @@ fn event() -> impl Strategy<Value = Event> {
         2 => index.clone().prop_map(|workload| Event::Start { workload }),
         3 => index.clone().prop_map(|workload| Event::Leave { workload }),
         1 => Just(Event::EditVolume),
+        1 => Just(Event::Upgrade),
         1 => index.clone().prop_map(|attachment| Event::AttachmentIsDeleted { attachment }),
         1 => (0..2_usize).prop_map(|node| Event::Vanish { node }),
         2 => index.clone().prop_map(|pod| Event::PodRuns { pod }),
@@ -73,7 +81,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => index.prop_map(|pod| Event::PodIsRemoved { pod }),
         1 => Just(Event::NodesUnmount),
         12 => (0..8_usize, age.clone(), steps.clone()).prop_map(|(group, age, steps)| Event::Reconcile { group, age, steps }),
-        3 => (age, steps).prop_map(|(age, steps)| Event::Sweep { age, steps }),
+        3 => (age.clone(), steps).prop_map(|(age, steps)| Event::Sweep { age, steps }),
+        3 => (0..2_usize, age).prop_map(|(node, age)| Event::Warm { node, age }),
     ]
 }
 
@@ -101,6 +110,7 @@ impl Server {
                 }
             }
             Event::EditVolume => self.edition += 1,
+            Event::Upgrade => self.driver += 1,
             Event::AttachmentIsDeleted { attachment } => {
                 if let Some(name) = self.attachments.keys().nth(*attachment).cloned() {
                     self.attachments.remove(&name);
@@ -112,22 +122,24 @@ impl Server {
                 self.workloads.retain(|_, workload| workload.node != *node);
             }
             Event::PodRuns { pod } => {
-                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name))
-                    && pod.phase == Phase::Pending
-                    && !pod.terminating
-                {
-                    pod.phase = Phase::Running;
-                    pod.started = true;
+                let starts = |name: &String| {
+                    self.pods.get(name).is_some_and(|pod| pod.phase == Phase::Pending && !pod.terminating)
+                };
+                if let Some(name) = nth_pod(self, *pod).filter(starts) {
+                    self.change(&name, |pod| {
+                        pod.phase = Phase::Running;
+                        pod.started = true;
+                    });
                 }
             }
             Event::PodFails { pod } => {
-                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name)) {
-                    pod.phase = Phase::Failed;
+                if let Some(name) = nth_pod(self, *pod) {
+                    self.change(&name, |pod| pod.phase = Phase::Failed);
                 }
             }
             Event::PodIsDeleted { pod } => {
-                if let Some(pod) = nth_pod(self, *pod).and_then(|name| self.pods.get_mut(&name)) {
-                    pod.terminating = true;
+                if let Some(name) = nth_pod(self, *pod) {
+                    self.change(&name, |pod| pod.terminating = true);
                 }
             }
             Event::PodIsRemoved { pod } => {
@@ -141,6 +153,11 @@ impl Server {
                 let keys = old.keys();
                 let steps_wanted = old.group(&keys[group % keys.len()], self).decide();
                 self.apply_some(&steps_wanted, *steps);
+            }
+            Event::Warm { node, age } => {
+                for step in remembered(*age).headroom(*node, self) {
+                    self.apply(&step);
+                }
             }
             Event::Sweep { age, steps } => {
                 let wanted = remembered(*age).orphans(self);
@@ -160,7 +177,9 @@ impl Server {
             pod.phase = if pod.phase == Phase::Failed { Phase::Failed } else { Phase::Succeeded };
         }
         self.pods.retain(|_, pod| {
-            !(pod.terminating && (pod.needs_unmount || !pod.started || pod.phase == Phase::Failed))
+            // A mounter that serves nothing ends when it is told to.
+            let serves = pod.warm.is_none() && pod.started && pod.phase != Phase::Failed;
+            !(pod.terminating && (pod.needs_unmount || !serves))
         });
     }
 
@@ -169,6 +188,10 @@ impl Server {
         for uid in self.workloads.keys() {
             assert!(self.lists(uid) <= 1, "{uid} is attached twice: {:#?}", self.attachments);
         }
+        let named = self.attachments.values().flat_map(|attachment| attachment.spec.mountpoint_pods.keys());
+        let named: Vec<&String> = named.collect();
+        let once: BTreeSet<&String> = named.iter().copied().collect();
+        assert_eq!(named.len(), once.len(), "two attachments name one pod: {:#?}", self.attachments);
         for pod in self.pods.values().filter(|pod| pod.needs_unmount) {
             assert!(!self.names(&pod.name), "{} is to be unmounted, but an attachment names it", pod.name);
         }
@@ -190,7 +213,22 @@ impl Server {
         for step in self.orphans(self) {
             self.apply(&step);
         }
+        for node in 0..2 {
+            for step in self.headroom(node, self) {
+                self.apply(&step);
+            }
+        }
         self.nodes_unmount();
+    }
+
+    /// As without warm pods: one look with today's knowledge gives every workload a pod that is not ending.
+    fn check_nobody_waits(&self) {
+        for (uid, _) in self.workloads.iter().filter(|(_, workload)| workload.waits) {
+            let entries = self.attachments.values().flat_map(|attachment| &attachment.spec.mountpoint_pods);
+            let mut own = entries.filter(|(_, all)| all.iter().any(|entry| entry.workload_pod_uid == *uid));
+            let pod = own.next().and_then(|(name, _)| self.pods.get(name));
+            assert!(pod.is_some_and(|pod| !pod.is_ending()), "{uid} waits: {self:#?}");
+        }
     }
 
     /// Passes until nothing changes any more.
@@ -223,8 +261,18 @@ impl Server {
                 }
             }
         }
-        for pod in self.pods.keys() {
-            assert!(self.names(pod), "{pod} serves no workload: {self:#?}");
+        let used: BTreeSet<&String> = self.attachments.values().map(|it| &it.spec.node_name).collect();
+        let warm = self.pods.values().filter_map(|pod| pod.warm.as_ref());
+        let mut nodes: Vec<&String> = warm.clone().map(|warm| &warm.node).collect();
+        nodes.sort();
+        assert_eq!(
+            nodes,
+            used.into_iter().collect::<Vec<_>>(),
+            "one warm pod on each node in use: {self:#?}"
+        );
+        assert!(warm.into_iter().all(|warm| warm.shape == self.shape()), "a warm pod is outdated: {self:#?}");
+        for pod in self.pods.values().filter(|pod| pod.warm.is_none()) {
+            assert!(self.names(&pod.name), "{} serves no workload: {self:#?}", pod.name);
         }
     }
 }
@@ -236,6 +284,8 @@ fn run(events: &[Event]) {
         server.happen(event, &history);
         history.push(server.clone());
     }
+    server.pass();
+    server.check_nobody_waits();
     server.settle();
     server.check_settled();
 }

@@ -29,9 +29,11 @@ impl World {
         let volume = attachment.spec.persistent_volume_name.clone();
         self.attachments_by_volume.entry(volume).or_default().insert(name.clone());
         let uids: Vec<String> = attachment.spec.workload_uids().map(str::to_owned).collect();
+        let node = attachment.spec.node_name.clone();
         self.attachments.insert(name.clone(), attachment);
         self.regroup(&name);
         let mut keys = self.groups_of(&BTreeSet::from([name]));
+        keys.extend(self.headroom_of(&node).filter(|_| before.is_none()));
         keys.extend(uids.iter().flat_map(|uid| self.recompute_demand(uid)).collect::<Vec<_>>());
         keys.extend(before.iter().flat_map(|before| self.released_by(before)).collect::<Vec<_>>());
         keys

@@ -4,11 +4,13 @@
 mod attachments;
 mod demand;
 mod detached;
+mod headroom;
 mod nodes_and_pods;
 mod state;
 #[cfg(test)]
 mod tests;
 mod view;
+mod warm_pods;
 mod workloads;
 
 pub use detached::Detached;
@@ -16,3 +18,4 @@ pub use detached::Detached;
 pub(crate) use detached::served_by;
 pub use state::World;
 pub use view::View;
+pub use warm_pods::WarmPods;

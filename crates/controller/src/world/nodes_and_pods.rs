@@ -14,12 +14,15 @@ impl World {
         }
         let name = pod.name.clone();
         self.lost.remove(&name);
-        self.forget_pod(&name);
+        let was_warm_on = self.forget_pod(&name).and_then(|before| self.unindex_warm(&before));
+        // One that is claimed leaves a place to fill.
+        let claimed = was_warm_on.filter(|_| pod.warm.is_none()).map(Key::Headroom);
+        let unplaced = self.index_warm(&pod);
         if let Some(attachment) = &pod.attachment {
             self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
         }
         self.pods.insert(name.clone(), pod);
-        self.keys_of_pod(&name)
+        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).collect()
     }
 
     /// It was deleted; until the watch shows that, it must not be deleted again.
@@ -31,21 +34,21 @@ impl World {
     }
 
     pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
-        if !self.forget_pod(name) {
-            return Vec::new();
-        }
+        let keys = self.keys_of_pod(name);
+        let Some(pod) = self.forget_pod(name) else { return Vec::new() };
+        self.unindex_warm(&pod);
         if self.is_named(name) {
             self.lost.insert(name.to_owned());
         }
-        self.keys_of_pod(name)
+        keys
     }
 
-    fn forget_pod(&mut self, name: &str) -> bool {
-        let pod = self.pods.remove(name);
-        if let Some(attachment) = pod.as_ref().and_then(|pod| pod.attachment.as_ref()) {
+    fn forget_pod(&mut self, name: &str) -> Option<MountpointPod> {
+        let pod = self.pods.remove(name)?;
+        if let Some(attachment) = &pod.attachment {
             remove_from(&mut self.pods_by_attachment, attachment, name);
         }
-        pod.is_some()
+        Some(pod)
     }
 
     pub fn set_node(&mut self, name: String) -> Vec<Key> {
@@ -63,15 +66,16 @@ impl World {
     }
 
     pub fn remove_node(&mut self, name: &str) -> Vec<Key> {
+        self.forget_node(name);
         if self.nodes.remove(name) { self.keys_on(name) } else { Vec::new() }
     }
 
     fn keys_on(&self, node: &str) -> Vec<Key> {
         let attachments = self.attachments.values().filter(|attachment| attachment.spec.node_name == node);
         let attachments: BTreeSet<String> = attachments.map(|attachment| attachment.name.clone()).collect();
-        let pods =
-            self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && !self.is_named(&pod.name));
-        self.groups_of(&attachments).into_iter().chain(pods.map(|pod| Key::Pod(pod.name.clone()))).collect()
+        let pods = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && self.is_unnamed(pod));
+        let pods = pods.map(|pod| Key::Pod(pod.name.clone()));
+        self.groups_of(&attachments).into_iter().chain(pods).chain(self.headroom_of(node)).collect()
     }
 
     pub fn set_role(&mut self, uid: &str, role: String) -> Vec<Key> {
@@ -87,13 +91,13 @@ impl World {
     pub fn all_keys(&self) -> Vec<Key> {
         let groups =
             self.attachments_by_group.keys().chain(self.waiting.keys()).map(|name| Key::Group(name.clone()));
-        let unnamed = || self.pods.values().filter(|pod| !self.is_named(&pod.name));
+        let unnamed = || self.pods.values().filter(|pod| self.is_unnamed(pod));
         let pods = unnamed().map(|pod| Key::Pod(pod.name.clone()));
         // They may serve workloads whose attachment was deleted by hand.
         let bereft = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
         let asking = self.demand.iter().filter(|(_, demand)| demand.contains(&Demand::Role));
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
-        let all = groups.chain(bereft).chain(pods).chain(roles);
+        let all = groups.chain(bereft).chain(pods).chain(roles).chain(self.headroom_keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -101,10 +105,18 @@ impl World {
         self.attachments_by_pod.contains_key(pod)
     }
 
+    /// Whether it is left over: neither serving nor kept ready.
+    pub fn is_unnamed(&self, pod: &MountpointPod) -> bool {
+        pod.warm.is_none() && !self.is_named(&pod.name)
+    }
+
     fn keys_of_pod(&self, name: &str) -> Vec<Key> {
         match self.attachments_by_pod.get(name) {
             Some(attachments) => self.groups_of(attachments),
-            None => vec![Key::Pod(name.to_owned())],
+            None => match self.pods.get(name).and_then(|pod| pod.warm.as_ref()) {
+                Some(warm) => vec![Key::Headroom(warm.node.clone())],
+                None => vec![Key::Pod(name.to_owned())],
+            },
         }
     }
 }

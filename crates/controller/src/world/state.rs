@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use contract::sharing::SharingKey;
 
+use super::warm_pods::WarmPods;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
 /// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
@@ -32,6 +33,7 @@ pub struct World {
     /// From when on no other controller can be writing, as far as we know. `None` while
     /// it is not the leader, and without leader election.
     pub sole_writer_from: Option<Instant>,
+    pub warm: WarmPods,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
     /// Of workloads whose service account was looked up.

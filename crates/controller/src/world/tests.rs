@@ -40,6 +40,8 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         no_new_workload: false,
         driver_version: "1".into(),
         attachment: Some(attachment.into()),
+        warm: None,
+        early_mount: None,
         volume_name: Some("pv".into()),
         workload_uid: Some(workload_uid.into()),
         authentication: None,
@@ -55,6 +57,7 @@ pub(super) fn volume(options: &str, source: &str) -> S3Volume {
         attributes: BTreeMap::from([("authenticationSource".into(), source.into())]),
         secret: SecretRef::Absent,
         mount_options: vec![options.into()],
+        access_mode: Some("ReadWriteMany".into()),
         claim: Some(("ns".into(), "c".into())),
     }
 }

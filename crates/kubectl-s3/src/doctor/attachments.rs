@@ -55,7 +55,8 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         let pod = &facts.pod;
         let object = format!("{}/{}", snapshot.mountpoint_namespace, pod.name);
         let is_listed = listed.contains(pod.name.as_str());
-        if !is_listed && !pod.is_ending() && older(pod.created.as_ref(), SETTLES_WITHIN) {
+        if !is_listed && pod.warm.is_none() && !pod.is_ending() && older(pod.created.as_ref(), SETTLES_WITHIN)
+        {
             let message =
                 "no attachment names this Mountpoint Pod, and it is not marked for unmounting".to_owned();
             found.push(finding(Level::Warning, object, message).remedy("is the controller running?"));
@@ -73,6 +74,7 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
 mod tests {
     use super::*;
     use crate::why::scene::{attachment, mountpoint_pod, scene};
+    use contract::mountpoint_pod::Warm;
     use serde_json::json;
 
     fn found(change: impl FnOnce(&mut Snapshot)) -> Vec<String> {
@@ -109,6 +111,11 @@ mod tests {
             it.now = "2026-01-01T00:00:10Z".parse().unwrap();
         });
         assert!(young.is_empty(), "the controller may be about to act");
+        let ready = found(|it| {
+            it.attachments.clear();
+            it.mountpoint_pods[0].pod.warm = Some(Warm { node: "n".to_owned(), shape: String::new() });
+        });
+        assert!(ready.is_empty(), "it waits for a volume");
         let mut draining = mountpoint_pod(&json!({"phase": "Running"}));
         draining.pod.needs_unmount = true;
         let stuck = found(|it| {

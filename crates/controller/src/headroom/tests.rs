@@ -1,0 +1,145 @@
+use contract::mountpoint_pod::Warm;
+use jiff::Timestamp;
+
+use super::*;
+
+const MINUTE: i64 = 60;
+const NOW: i64 = 10;
+
+fn at(second: i64) -> Time {
+    Time(Timestamp::from_second(second).unwrap())
+}
+
+fn warm(name: &str, phase: Phase) -> MountpointPod {
+    MountpointPod {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        resource_version: 1,
+        node: Some("n".to_owned()),
+        phase,
+        created: Some(at(0)),
+        terminating: false,
+        started: phase == Phase::Running,
+        needs_unmount: false,
+        no_new_workload: false,
+        driver_version: "1".to_owned(),
+        attachment: None,
+        warm: Some(Warm { node: "n".to_owned(), shape: "shape".to_owned() }),
+        early_mount: None,
+        volume_name: None,
+        workload_uid: None,
+        authentication: None,
+        cache_mebibytes: None,
+        start_failure: None,
+    }
+}
+
+/// Two are wanted.
+fn headroom(warm: &[MountpointPod]) -> Headroom {
+    Headroom {
+        node: "n".to_owned(),
+        now: at(NOW),
+        shape: "shape".to_owned(),
+        per_node: PerNode::Fixed(2),
+        room: 100,
+        beyond: 0,
+        is_open: true,
+        node_gone: false,
+        used: Some(at(NOW)),
+        missed: None,
+        claimed: None,
+        full: None,
+        warm: warm.to_vec(),
+    }
+}
+
+/// `+` for a pod that is created, its name for one that is deleted.
+fn decided(headroom: &Headroom) -> Vec<String> {
+    let steps = headroom.decide(|| "new".to_owned()).into_iter();
+    let shown = steps.map(|step| match step {
+        Step::CreateWarmPod { node, .. } if node == "n" => "+".to_owned(),
+        Step::DeleteWarmPod { name, by_force: false, .. } => name,
+        Step::DeleteWarmPod { name, by_force: true, .. } => format!("{name} by force"),
+        other => panic!("{other:?}"),
+    });
+    shown.collect()
+}
+
+#[test]
+fn a_node_keeps_as_many_as_are_wanted() {
+    let (one, two) = (warm("one", Phase::Running), warm("two", Phase::Pending));
+    assert_eq!(decided(&headroom(&[])), ["+", "+"]);
+    assert_eq!(decided(&headroom(std::slice::from_ref(&one))), ["+"]);
+    assert_eq!(decided(&headroom(&[one.clone(), two.clone()])), [""; 0]);
+    let three = warm("three", Phase::Running);
+    assert_eq!(decided(&headroom(&[one.clone(), two.clone(), three])), ["two"], "those that run stay");
+    assert_eq!(decided(&Headroom { room: 1, ..headroom(&[]) }), ["+"], "the cluster has a limit");
+    let lowered = Headroom { room: 0, beyond: 1, ..headroom(&[one.clone(), two.clone()]) };
+    assert_eq!(decided(&lowered), ["two"], "the limit was lowered");
+    for unwanted in [
+        Headroom { is_open: false, ..headroom(&[one.clone(), two.clone()]) },
+        Headroom { full: Some(at(NOW - 9 * MINUTE)), ..headroom(&[one.clone(), two.clone()]) },
+        Headroom { per_node: PerNode::Fixed(0), ..headroom(&[one.clone(), two.clone()]) },
+    ] {
+        assert_eq!(decided(&unwanted), ["one", "two"], "{unwanted:?}");
+    }
+    let gone = Headroom { node_gone: true, is_open: false, ..headroom(&[one, two]) };
+    assert_eq!(decided(&gone), ["one by force", "two by force"], "no kubelet ends them");
+}
+
+#[test]
+fn auto_keeps_one_where_buckets_are_used_and_two_after_a_burst() {
+    let auto = Headroom { per_node: PerNode::Auto, ..headroom(&[]) };
+    assert_eq!(decided(&auto), ["+"]);
+    let burst = Headroom { missed: Some(at(NOW - 59 * MINUTE)), ..auto.clone() };
+    assert_eq!(decided(&burst), ["+", "+"]);
+    assert_eq!(decided(&Headroom { missed: Some(at(NOW - 60 * MINUTE)), ..auto.clone() }), ["+"]);
+    assert_eq!(decided(&Headroom { used: None, ..auto.clone() }), [""; 0]);
+    let unused =
+        Headroom { used: Some(at(NOW - 60 * MINUTE)), warm: vec![warm("one", Phase::Running)], ..auto };
+    assert_eq!(decided(&unused), ["one"]);
+}
+
+#[test]
+fn what_cannot_be_claimed_is_replaced() {
+    let other = Some(Warm { node: "n".to_owned(), shape: "other".to_owned() });
+    let old = MountpointPod { warm: other, ..warm("old", Phase::Running) };
+    assert_eq!(decided(&headroom(&[old])), ["old", "+", "+"]);
+    let leaving = MountpointPod { terminating: true, ..warm("leaving", Phase::Running) };
+    assert_eq!(decided(&headroom(&[leaving])), ["+", "+"]);
+}
+
+#[test]
+fn one_that_is_claimed_is_replaced_when_the_workload_has_started() {
+    let claimed = Headroom { claimed: Some(at(NOW - 1)), ..headroom(&[]) };
+    assert_eq!(decided(&claimed), [""; 0]);
+    assert_eq!(claimed.look_again(), Some(Duration::from_secs(1)));
+    assert_eq!(decided(&Headroom { claimed: Some(at(NOW - 2)), ..claimed }), ["+", "+"]);
+}
+
+#[test]
+fn a_pod_that_failed_keeps_its_place_for_a_while() {
+    let failed = headroom(&[warm("failed", Phase::Failed)]);
+    assert_eq!(decided(&failed), ["+"]);
+    assert_eq!(failed.look_again(), Some(Duration::from_secs(50)));
+    assert_eq!(decided(&Headroom { is_open: false, ..failed.clone() }), ["failed"]);
+    let later = Headroom { now: at(MINUTE), ..failed };
+    assert_eq!(decided(&later), ["failed", "+", "+"]);
+}
+
+#[test]
+fn a_node_is_looked_at_again_when_its_time_is_over() {
+    let unused = Headroom { used: Some(at(0)), ..headroom(&[]) };
+    assert_eq!(unused.look_again(), Some(Duration::from_secs(3590)));
+    let full = Headroom { full: Some(at(0)), ..unused };
+    assert_eq!(full.look_again(), Some(Duration::from_secs(590)));
+}
+
+#[test]
+fn a_policy_is_a_number_or_auto() {
+    assert_eq!("auto".parse(), Ok(PerNode::Auto));
+    assert_eq!("3".parse(), Ok(PerNode::Fixed(3)));
+    for wrong in ["", "-1", "Auto", "many"] {
+        assert!(wrong.parse::<PerNode>().is_err(), "{wrong}");
+    }
+}

@@ -1,0 +1,82 @@
+//! Warm Mountpoint Pods: claims of them, and those of a node.
+
+use contract::names::warm_mountpoint_pod;
+use contract::volume::Volume;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::{ReconcileError, Reconciler, Written};
+use crate::apply::StepError;
+use crate::dispatch::Outcome;
+use crate::group::Group;
+use crate::headroom::Headroom;
+use crate::metrics::Warmth;
+use crate::step::Step;
+
+impl Reconciler {
+    /// Decides and writes. If the warm pod is not to be had any more, the volume goes the usual way at once.
+    pub(super) async fn write(&self, group: &mut Group, volume: Option<&Volume>) -> Written {
+        let mut steps = group.decide();
+        if steps.iter().any(Step::claims) {
+            // Before the claim, whose place would else be filled at once.
+            self.world().warm.hit(&group.key.node, &group.now);
+        }
+        let (mut done, mut applied) = self.apply(&steps, Some(&group.key), volume).await;
+        let is_lost =
+            matches!(applied, Err(StepError::Conflict { .. })) && steps.get(done).is_some_and(Step::claims);
+        if is_lost {
+            self.metrics.warm(Warmth::Lost);
+            // It stays reserved until a watch shows what became of it.
+            group.warm = None;
+            steps = group.decide();
+            (done, applied) = self.apply(&steps, Some(&group.key), volume).await;
+        }
+        if let Some(warm) = &group.warm {
+            self.world().warm.release(&warm.name);
+        }
+        steps.truncate(done);
+        Written { steps, applied }
+    }
+
+    /// Whether new pods could have been warm ones.
+    pub(super) fn count_warm(&self, group: &Group, steps: &[Step], suits_warm: bool) {
+        let mut world = self.world();
+        if world.warm.is_off() {
+            return;
+        }
+        for step in steps {
+            match step {
+                Step::ClaimPod { .. } => self.metrics.warm(Warmth::Hit),
+                Step::CreatePod { .. } if !suits_warm => self.metrics.warm(Warmth::OtherShape),
+                Step::CreatePod { .. } => {
+                    self.metrics.warm(Warmth::NoneReady);
+                    world.warm.miss(&group.key.node, &group.now);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The warm pods of a node.
+    pub(super) async fn headroom(&self, node: &str) -> Result<Outcome, ReconcileError> {
+        let is_known = self.world().nodes.contains(node);
+        let node_gone = !is_known && self.reader.node_gone(node).await?;
+        let (headroom, steps, created) = {
+            let mut world = self.world();
+            let headroom = Headroom { node_gone, ..world.headroom(node, &Time(Timestamp::now())) };
+            let steps = headroom.decide(|| warm_mountpoint_pod(node, &unique()));
+            let created = steps.iter().filter(|step| matches!(step, Step::CreateWarmPod { .. })).count();
+            world.warm.expect(created);
+            (headroom, steps, created)
+        };
+        let applied = self.apply(&steps, None, None).await.1;
+        self.world().warm.arrived(created);
+        applied?;
+        Ok(headroom.look_again().map_or(Outcome::Done, Outcome::Again))
+    }
+}
+
+/// The kernel's random numbers do not run out.
+fn unique() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default()
+}

@@ -1,0 +1,94 @@
+//! The policy of warm Mountpoint Pods, and what is remembered about nodes.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+
+use jiff::SignedDuration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::headroom::PerNode;
+
+/// A claimed pod is replaced within seconds. If the next volume comes earlier, one pod is not enough.
+const BURST: SignedDuration = SignedDuration::from_mins(1);
+
+/// The policy of the installation, and what is remembered about nodes.
+#[derive(Debug)]
+pub struct WarmPods {
+    pub per_node: PerNode,
+    pub in_cluster: usize,
+    /// Of the pods that this controller makes.
+    pub shape: String,
+    pub(super) by_node: HashMap<String, BTreeSet<String>>,
+    /// Nodes where the driver runs and pods may be added.
+    pub(super) open: HashSet<String>,
+    /// When a node was last seen with an attachment.
+    pub(super) used: HashMap<String, Time>,
+    /// When a burst of volumes last needed more than there were, and when one was last claimed.
+    pub(super) missed: HashMap<String, Time>,
+    pub(super) claimed: HashMap<String, Time>,
+    /// When there last was no room for a Mountpoint Pod, and those for which there is none now, with their node.
+    pub(super) full: HashMap<String, Time>,
+    pub(super) unplaced: HashMap<String, String>,
+    /// What a decision under way may claim, and what could not be claimed as it is.
+    pub(super) reserved: HashSet<String>,
+    /// How many are about to be created.
+    pub(super) coming: usize,
+}
+
+impl Default for WarmPods {
+    fn default() -> Self {
+        Self::new(PerNode::Fixed(0), 0, String::new())
+    }
+}
+
+impl WarmPods {
+    pub fn new(per_node: PerNode, in_cluster: usize, shape: String) -> Self {
+        Self {
+            per_node,
+            in_cluster,
+            shape,
+            by_node: HashMap::new(),
+            open: HashSet::new(),
+            used: HashMap::new(),
+            missed: HashMap::new(),
+            claimed: HashMap::new(),
+            full: HashMap::new(),
+            unplaced: HashMap::new(),
+            reserved: HashSet::new(),
+            coming: 0,
+        }
+    }
+
+    pub fn is_off(&self) -> bool {
+        self.per_node == PerNode::Fixed(0) || self.in_cluster == 0
+    }
+
+    /// Several nodes are looked at together, and all of them must respect the limit.
+    pub fn expect(&mut self, number: usize) {
+        self.coming += number;
+    }
+
+    pub fn arrived(&mut self, number: usize) {
+        self.coming -= number;
+    }
+
+    pub fn release(&mut self, pod: &str) {
+        self.reserved.remove(pod);
+    }
+
+    /// A volume took one.
+    pub fn hit(&mut self, node: &str, now: &Time) {
+        self.claimed.insert(node.to_owned(), now.clone());
+    }
+
+    /// A volume wanted one, and none was ready. That is a burst if another one has just been claimed.
+    pub fn miss(&mut self, node: &str, now: &Time) {
+        let claimed = self.claimed.get(node);
+        if claimed.is_some_and(|claimed| now.0.duration_since(claimed.0) < BURST) {
+            self.missed.insert(node.to_owned(), now.clone());
+        }
+    }
+
+    pub(super) fn all(&self) -> usize {
+        self.by_node.values().map(BTreeSet::len).sum()
+    }
+}

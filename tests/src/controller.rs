@@ -1,16 +1,19 @@
 //! The controller as a separate process, with exactly the permissions it ships with.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::PathBuf;
 
-use kube::Client;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::ListParams;
+use kube::{Api, Client};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use xtask::s3::{ALICE, ENDPOINT};
 
-use crate::account::{API_SERVER, Account, CONTROLLER, install};
+use crate::account::{API_SERVER, Account, CONTROLLER, RELEASE_NAMESPACE, install};
 use crate::memory_limit::MemoryLimit;
-use crate::program::Program;
+use crate::program::{Program, probe};
 
 /// Most tests share one controller. Tests that stop or restart a controller run without any other.
 static SHARED: RwLock<Option<Controller>> = RwLock::const_new(None);
@@ -96,6 +99,16 @@ impl Controller {
     pub fn stop(self) -> std::process::ExitStatus {
         self.0.stop()
     }
+}
+
+/// The metrics of the installed controllers, of which only the leader counts anything.
+pub async fn metrics_of_installed(client: &Client) -> String {
+    /// The chart's port for the controller's probes.
+    const PROBES: u16 = 8080;
+    let pods = Api::<Pod>::namespaced(client.clone(), RELEASE_NAMESPACE);
+    let pods = pods.list(&ListParams::default().labels("app=s3-csi-controller")).await.unwrap();
+    let addresses = pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.as_ref()?.parse().ok());
+    addresses.map(|address| probe(SocketAddr::new(address, PROBES), "/metrics").1).collect()
 }
 
 /// A folder with Alice's keys, in the form of the mounted Secret of the driver.

@@ -7,7 +7,7 @@ use super::inside;
 use crate::cache::Cache;
 use crate::cluster::Profile;
 
-/// Each run has a plain pod, a cold mount, a warm mount, a detach and a forced detach.
+/// Each run has a plain pod, a cold mount, a second workload, a detach, a forced detach and a mount through a warm pod.
 const REPETITIONS: usize = 20;
 
 pub(super) fn measure(cache: &Cache, repetitions: Option<usize>) -> Result<Figures> {

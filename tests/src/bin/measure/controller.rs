@@ -48,6 +48,7 @@ pub(crate) async fn measure() -> Samples {
 
     eprintln!("controller");
     bench.prepare().await;
+    bench.warm_pods(&mut samples).await;
     bench.watch().await;
     let controller = Controller::start(&bench.here.client, &[]).await;
     // From then on it is the only leader and trusts its caches.
@@ -158,11 +159,18 @@ impl Bench {
             .for_each_concurrent(AT_ONCE, |number| {
                 let nodes = nodes.clone();
                 async move {
-                    let node = json!({"metadata": {"name": Self::node(number)}});
+                    // As the kubelet writes it when the driver has registered.
+                    let drivers =
+                        json!({"csi.volume.kubernetes.io/nodeid": format!("{{\"{DRIVER}\":\"n\"}}")});
+                    let name = Self::node(number);
+                    let node = json!({"metadata": {"name": name, "annotations": drivers}});
                     nodes
                         .create(&PostParams::default(), &serde_json::from_value(node).unwrap())
                         .await
                         .unwrap();
+                    // Admission taints it as not ready.
+                    let ready = Patch::Merge(json!({"spec": {"taints": null}}));
+                    nodes.patch(&name, &PatchParams::default(), &ready).await.unwrap();
                 }
             })
             .await;
@@ -185,6 +193,31 @@ impl Bench {
             volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
         }
         self.bind("single").await;
+    }
+
+    /// The memory of a controller that keeps a warm pod on each node, all of which run.
+    async fn warm_pods(&self, samples: &mut Samples) {
+        let most = format!("--most-warm-mountpoint-pods={NODES}");
+        let controller = Controller::start(&self.client(), &["--warm-mountpoint-pods=1", &most]).await;
+        let pods = Api::<Pod>::namespaced(self.client(), MOUNTPOINT_NAMESPACE);
+        let all = kube::api::ListParams::default();
+        let deadline = Instant::now() + PATIENCE;
+        let warm = loop {
+            let found = pods.list(&all).await.unwrap().items;
+            if found.len() == NODES {
+                break found;
+            }
+            assert!(Instant::now() < deadline, "{} warm pods within {PATIENCE:?}", found.len());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        let running = Patch::Merge(json!({"status": {"phase": "Running"}}));
+        for pod in &warm {
+            pods.patch_status(&pod.name_any(), &PatchParams::default(), &running).await.unwrap();
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        samples.insert("rss_500_warm_pods_mb", vec![resident_mb(&controller)]);
+        drop(controller);
+        pods.delete_collection(&DeleteParams::default().grace_period(0), &all).await.unwrap();
     }
 
     async fn bind(&self, kind: &str) {

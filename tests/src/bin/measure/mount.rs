@@ -2,6 +2,7 @@
 //! programs.
 
 mod timeline;
+mod warm;
 
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use timeline::{Seconds, Timeline, now};
 const LIMIT: Duration = Duration::from_mins(3);
 /// Exits at once on SIGTERM, as a well-behaved program does.
 const SCRIPT: &str = "trap 'exit 0' TERM; ls /data > /dev/null; while :; do sleep 1 & wait $!; done";
+/// With which a volume does not use warm pods; otherwise it has no effect.
+const OTHER_SHAPE: (&str, &str) = ("mountpointContainerResourcesRequestsCpu", "11m");
 /// As many mounts as a node of 110 pods may have.
 const MANY: usize = 100;
 /// An idle program is watched for this long.
@@ -29,7 +32,8 @@ const IDLE: Duration = Duration::from_mins(1);
 
 pub(crate) async fn measure(repetitions: usize) -> Samples {
     let here = Inside::join("bench-mount").await;
-    driver::install(&here.cluster, &[]).unwrap();
+    // Volumes that need another pod than a warm one take the usual way.
+    driver::install(&here.cluster, &[warm::ONE]).unwrap();
     let bench = Bench {
         timeline: Timeline::follow(&here).await,
         server: Client::new(ENDPOINT, ALICE).unwrap(),
@@ -38,12 +42,16 @@ pub(crate) async fn measure(repetitions: usize) -> Samples {
     let mut samples = Samples::new();
     tokio::time::sleep(Duration::from_secs(5)).await;
     samples.insert("node_rss_idle_mb", vec![resident_mb("s3-csi-node")]);
+    bench.warm(1).await;
+    bench.one_warm_pod(&mut samples);
     for number in 0..repetitions {
         eprintln!("{number}");
         for (key, value) in bench.once(number).await {
             samples.entry(key).or_default().push(value);
         }
     }
+    Bench::met_first_look(&mut samples);
+    bench.bursts(&mut samples).await;
     bench.with_many_mounts(&mut samples).await;
     samples
 }
@@ -58,7 +66,8 @@ impl Bench {
     /// One plain pod, and a volume from its first workload to its last.
     async fn once(&self, number: usize) -> Vec<(&'static str, f64)> {
         let volume = format!("bench-{number}");
-        self.volume(&volume).await;
+        self.volume_with(&volume, &[OTHER_SHAPE]).await;
+        self.warm(1).await;
         let mut figures = Vec::new();
         let mut add = |key, seconds: Seconds| figures.push((key, seconds * 1000.0));
 
@@ -67,6 +76,7 @@ impl Bench {
         add("plain_container_started_p50_ms", plain_started);
         self.here.delete(&plain).await;
 
+        let writes = self.writes().await;
         let (created, cold) = self.run(&format!("cold-{number}"), &[&volume]).await;
         let started = self.timeline.started(&cold).await;
         let mountpoint = self.timeline.mountpoint_pod(&volume).await;
@@ -81,6 +91,8 @@ impl Bench {
         add("split_8_container_started_ms", started - before);
         add("mounter_started_to_published_p50_ms", steps.published - steps.container_started);
         add("mounter_started_to_published_worst_ms", steps.published - steps.container_started);
+        figures.push(("api_writes_per_usual_attach", self.writes().await - writes));
+        let mut add = |key, seconds: Seconds| figures.push((key, seconds * 1000.0));
 
         let (_, warm) = self.run(&format!("warm-{number}"), &[&volume]).await;
         self.timeline.started(&warm).await;
@@ -102,6 +114,7 @@ impl Bench {
         add("force_delete_clean_p50_ms", self.timeline.unattached(&volume).await.max(unpublished) - deleted);
         self.timeline.gone(&mountpoint).await;
         self.unmounted(&volume).await;
+        figures.extend(self.instant(number, plain_started).await);
         figures
     }
 
@@ -145,10 +158,17 @@ impl Bench {
         counts.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
     }
 
-    /// A bucket, a volume and a claim that are bound.
     async fn volume(&self, name: &str) {
+        self.volume_with(name, &[]).await;
+    }
+
+    /// A bucket, a volume and a claim that are bound.
+    async fn volume_with(&self, name: &str, attributes: &[(&str, &str)]) {
         self.server.create_bucket(name).unwrap();
-        let volume = manifest::volume(name, &self.here.namespace, name);
+        let mut volume = manifest::volume(name, &self.here.namespace, name);
+        for (key, value) in attributes {
+            volume["spec"]["csi"]["volumeAttributes"][key] = (*value).into();
+        }
         let claim = manifest::claim(&volume);
         let post = PostParams::default();
         let volumes = Api::<PersistentVolume>::all(self.here.client.clone());

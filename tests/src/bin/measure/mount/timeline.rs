@@ -204,6 +204,19 @@ impl Timeline {
         .await
     }
 
+    pub(super) async fn scheduled(&self, pod: &str) -> Seconds {
+        self.when(What::Scheduled, pod).await
+    }
+
+    /// When the node service had published the volume of this pod.
+    pub(super) async fn published(&self, here: &Inside, pod: &str) -> Seconds {
+        let uid = here.pods().get(pod).await.unwrap().uid().unwrap();
+        let lines = lines("kube-system_s3-csi-node");
+        let line =
+            lines.iter().find(|(_, line)| line["message"] == "published" && line["pod_uid"] == uid.as_str());
+        line.expect("it was published").0
+    }
+
     /// How long the publish of this pod's volume took, according to the node service.
     pub(super) async fn publish_took(&self, here: &Inside, pod: &str) -> Seconds {
         let uid = here.pods().get(pod).await.unwrap().uid().unwrap();

@@ -43,7 +43,10 @@ impl Named {
     }
 
     fn namespace_of(&self, node: Node) -> Option<std::path::PathBuf> {
-        fs::read_link(format!("/proc/{}/ns/pid", self.0.init_of(node)?)).ok()
+        let namespace = format!("/proc/{}/ns/pid", self.0.init_of(node)?);
+        // Kept open, because otherwise the kernel may give its number to a pod of another cluster.
+        std::mem::forget(fs::File::open(&namespace).ok()?);
+        fs::read_link(namespace).ok()
     }
 
     /// Runs `node stop` or `node start`.

@@ -162,6 +162,32 @@ impl Attachment {
     }
 }
 
+/// A Mountpoint Pod that was just created, for tests to change.
+#[cfg(test)]
+pub fn created(name: &str) -> MountpointPod {
+    MountpointPod {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        resource_version: 1,
+        node: None,
+        phase: Phase::Pending,
+        created: None,
+        terminating: false,
+        started: false,
+        needs_unmount: false,
+        no_new_workload: false,
+        driver_version: String::new(),
+        attachment: None,
+        warm: None,
+        early_mount: None,
+        volume_name: None,
+        workload_uid: None,
+        authentication: None,
+        cache_mebibytes: None,
+        start_failure: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -99,8 +99,8 @@ impl Events {
     }
 }
 
-/// When each Event was published last, with which note, and by which recorder. A recorder counts Events of the same reason about the
-/// same object as one series, which keeps the first note: another note needs another recorder, or nobody would read it.
+/// When each Event was published last, with which note, and by which recorder. A recorder counts Events of the same reason
+/// about the same object as one series, which shows the first note only: another note needs another recorder.
 struct Recent<R>(HashMap<Topic, (Instant, String, R)>);
 
 impl<R> Default for Recent<R> {

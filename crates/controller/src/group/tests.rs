@@ -1,4 +1,5 @@
 use super::*;
+use crate::observed::created;
 use contract::sharing::Identity;
 use jiff::Timestamp;
 
@@ -16,25 +17,12 @@ fn group(age: i64, started: bool) -> Group {
     };
     let at = |second| Time(Timestamp::from_second(second).unwrap());
     let pod = MountpointPod {
-        name: "mp".into(),
-        uid: "p".into(),
-        resource_version: 1,
         node: Some("node".into()),
         phase: Phase::Failed,
         created: Some(at(1000)),
-        terminating: false,
         started,
-        needs_unmount: false,
-        no_new_workload: false,
         driver_version: VERSION.into(),
-        attachment: None,
-        warm: None,
-        early_mount: None,
-        volume_name: None,
-        workload_uid: None,
-        authentication: None,
-        cache_mebibytes: None,
-        start_failure: None,
+        ..created("mp")
     };
     let listed = vec![WorkloadAttachment::new("one", at(1000))];
     let spec = AttachmentSpec { mountpoint_pods: [("mp".to_owned(), listed)].into(), ..key.spec() };

@@ -2,6 +2,7 @@ use contract::mountpoint_pod::Warm;
 use jiff::Timestamp;
 
 use super::*;
+use crate::observed::created;
 
 const MINUTE: i64 = 60;
 const NOW: i64 = 10;
@@ -12,25 +13,12 @@ fn at(second: i64) -> Time {
 
 fn warm(name: &str, phase: Phase) -> MountpointPod {
     MountpointPod {
-        name: name.to_owned(),
-        uid: name.to_owned(),
-        resource_version: 1,
         node: Some("n".to_owned()),
         phase,
         created: Some(at(0)),
-        terminating: false,
         started: phase == Phase::Running,
-        needs_unmount: false,
-        no_new_workload: false,
-        driver_version: "1".to_owned(),
-        attachment: None,
         warm: Some(Warm { node: "n".to_owned(), shape: "shape".to_owned() }),
-        early_mount: None,
-        volume_name: None,
-        workload_uid: None,
-        authentication: None,
-        cache_mebibytes: None,
-        start_failure: None,
+        ..created(name)
     }
 }
 

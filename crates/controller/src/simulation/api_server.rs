@@ -6,7 +6,7 @@ use contract::attachment::AttachmentSpec;
 use contract::mountpoint_pod::Warm;
 use contract::sharing::{Identity, SharingKey};
 
-use crate::observed::{Attachment, MountpointPod, Phase};
+use crate::observed::{Attachment, MountpointPod, Phase, created};
 use crate::step::Step;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -191,25 +191,10 @@ impl Server {
     fn new_pod(&mut self, name: &str) -> MountpointPod {
         let resource_version = self.next();
         MountpointPod {
-            name: name.to_owned(),
             uid: format!("p{resource_version}"),
             resource_version,
-            node: None,
-            phase: Phase::Pending,
-            created: None,
-            terminating: false,
-            started: false,
-            needs_unmount: false,
-            no_new_workload: false,
             driver_version: self.driver.to_string(),
-            attachment: None,
-            warm: None,
-            early_mount: None,
-            volume_name: None,
-            workload_uid: None,
-            authentication: None,
-            cache_mebibytes: None,
-            start_failure: None,
+            ..created(name)
         }
     }
 

@@ -177,7 +177,7 @@ impl Server {
             pod.phase = if pod.phase == Phase::Failed { Phase::Failed } else { Phase::Succeeded };
         }
         self.pods.retain(|_, pod| {
-            // A mounter that serves nothing ends when it is told to.
+            // A mounter that serves nothing ends with SIGTERM.
             let serves = pod.warm.is_none() && pod.started && pod.phase != Phase::Failed;
             !(pod.terminating && (pod.needs_unmount || !serves))
         });

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::cache::{Cache, checkout};
 use crate::definitions;
 use crate::process::listen;
-use crate::progress::{Meter, metered};
+use crate::progress::{Meter, metered, step};
 
 /// The supported Kubernetes releases: the newest, and the one that the reference figures were measured on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -38,6 +38,11 @@ impl Kubernetes {
         }
     }
 
+    /// Whether the kubelet's backoff between restarts of a container can be limited (`KubeletCrashLoopBackOffMax`).
+    pub(crate) fn limits_restart_backoff(self) -> bool {
+        self.minor() >= 35
+    }
+
     fn module(self) -> PathBuf {
         checkout().join(format!("xtask/go/kubernetes-{self}"))
     }
@@ -54,7 +59,9 @@ impl Kubernetes {
 }
 
 /// (program, Go package) of the wrapper module.
-const NODE: &[(&str, &str)] = &[
+type Program = (&'static str, &'static str);
+
+const NODE: &[Program] = &[
     ("etcd", "go.etcd.io/etcd/server/v3"),
     ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
     ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
@@ -63,6 +70,15 @@ const NODE: &[(&str, &str)] = &[
     ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
     ("kubectl", "k8s.io/kubernetes/cmd/kubectl"),
 ];
+
+/// Kubernetes' own test suite: what runs in its pods, fills its volumes and runs its specs.
+const SUITE: &[Program] = &[
+    ("agnhost", "k8s.io/kubernetes/test/images/agnhost"),
+    ("hello-populator", "github.com/kubernetes-csi/lib-volume-populator/example/hello-populator"),
+    ("ginkgo", "github.com/onsi/ginkgo/v2/ginkgo"),
+];
+/// The specs, which only `go test` can compile.
+const SPECS: Program = ("e2e.test", "k8s.io/kubernetes/test/e2e");
 
 /// (program, Go package, version): a module for `go install`.
 type Tool = (&'static str, &'static str, &'static str);
@@ -80,12 +96,20 @@ const BUILD_WITHIN: Duration = Duration::from_hours(1);
 pub enum Purpose {
     Cluster,
     Tests,
+    Conformance,
 }
 
 impl Purpose {
+    fn programs(self) -> Vec<Program> {
+        match self {
+            Self::Cluster | Self::Tests => NODE.to_vec(),
+            Self::Conformance => [NODE, SUITE, &[SPECS]].concat(),
+        }
+    }
+
     fn tools(self) -> &'static [Tool] {
         match self {
-            Self::Cluster => &[VERSITYGW, HELM],
+            Self::Cluster | Self::Conformance => &[VERSITYGW, HELM],
             Self::Tests => TOOLS,
         }
     }
@@ -108,19 +132,25 @@ impl Programs {
     /// Whether all programs are built.
     pub fn are_built(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<bool> {
         let programs = Self::of(cache, kubernetes)?;
-        let node = NODE.iter().all(|(name, _)| programs.node(name).exists());
+        let node = purpose.programs().iter().all(|(name, _)| programs.node(name).exists());
         Ok(node && purpose.tools().iter().all(|tool| programs.tool(tool.0).exists()))
     }
 
     /// Builds missing programs. Go's own caches let an interrupted build continue where it stopped.
     pub fn ensure(cache: &Cache, kubernetes: Kubernetes, purpose: Purpose) -> Result<()> {
         let programs = Self::of(cache, kubernetes)?;
-        let missing: Vec<_> = NODE.iter().filter(|(name, _)| !programs.node(name).exists()).collect();
+        let mut missing = purpose.programs();
+        missing.retain(|(name, _)| !programs.node(name).exists());
+        let (specs, missing): (Vec<_>, Vec<_>) = missing.into_iter().partition(|program| *program == SPECS);
         let tools: Vec<_> = purpose.tools().iter().filter(|tool| !programs.tool(tool.0).exists()).collect();
         if !missing.is_empty() {
-            let packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
             metered(&format!("compiling Kubernetes {}", programs.version), "packages", |meter| {
-                programs.build_node(cache, &packages, meter)
+                programs.build_node(cache, &missing, meter)
+            })?;
+        }
+        if !specs.is_empty() {
+            step(&format!("compiling the test suite of Kubernetes {}", programs.version), || {
+                programs.build_specs(cache)
             })?;
         }
         for tool in tools {
@@ -129,25 +159,40 @@ impl Programs {
             })?;
         }
         match purpose {
-            Purpose::Cluster => Ok(()),
+            Purpose::Cluster | Purpose::Conformance => Ok(()),
             Purpose::Tests => definitions::ensure(cache),
         }
     }
 
     /// With one command, so that both cores are busy while a program is linked.
-    fn build_node(&self, cache: &Cache, packages: &[&str], meter: &Meter) -> Result<()> {
+    fn build_node(&self, cache: &Cache, programs: &[Program], meter: &Meter) -> Result<()> {
         let module = self.kubernetes.module();
+        let packages = || programs.iter().map(|(_, package)| package);
         let mut list = go(cache, "list");
-        list.current_dir(&module).arg("-deps").args(packages);
+        list.current_dir(&module).arg("-deps").args(packages());
         meter.expect(listen(&mut list, BUILD_WITHIN, |line| meter.doing(line))?.lines().count());
         let partial = partial(&self.node(""))?;
         let mut build = go(cache, "build");
         build.current_dir(&module).args(["-v", "-trimpath", "-ldflags", &self.stamp(), "-o"]);
-        listen(build.arg(&partial).args(packages), BUILD_WITHIN, |line| count(meter, line))?;
-        for (name, package) in NODE.iter().filter(|(_, package)| packages.contains(package)) {
+        listen(build.arg(&partial).args(packages()), BUILD_WITHIN, |line| count(meter, line))?;
+        for (name, package) in programs {
             fs::rename(partial.join(executable(package)), self.node(name))?;
         }
         Ok(())
+    }
+
+    /// Without a meter, because `go test` does not tell which packages it compiles, and without the vet of each of them.
+    fn build_specs(&self, cache: &Cache) -> Result<()> {
+        let (name, package) = SPECS;
+        let partial = partial(&self.node(""))?.join(name);
+        let mut build = go(cache, "test");
+        build.current_dir(self.kubernetes.module());
+        build
+            .args(["-c", "-vet=off", "-trimpath", "-ldflags", &self.stamp(), "-o"])
+            .arg(&partial)
+            .arg(package);
+        listen(&mut build, BUILD_WITHIN, |_| {})?;
+        Ok(fs::rename(partial, self.node(name))?)
     }
 
     fn install(&self, cache: &Cache, (name, package, version): &Tool, meter: &Meter) -> Result<()> {
@@ -157,6 +202,11 @@ impl Programs {
         install.env("GOBIN", &partial).args(["-v", "-trimpath", "-ldflags", "-s -w"]);
         listen(install.arg(format!("{package}@v{version}")), BUILD_WITHIN, |line| count(meter, line))?;
         Ok(fs::rename(partial.join(name), goal)?)
+    }
+
+    /// The exact version of Kubernetes.
+    pub fn version(&self) -> &str {
+        &self.version
     }
 
     /// One of etcd and the programs of Kubernetes.

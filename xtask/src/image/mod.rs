@@ -3,6 +3,7 @@
 mod archive;
 mod contents;
 pub mod next;
+pub mod suite;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -82,7 +82,7 @@ fn out_of_service(cluster: &Cluster, node: Node) -> Changed {
     Changed::make("a node", || kubectl(cluster, taint), back)
 }
 
-/// The Mountpoint Pod tolerates every taint. It is marked for unmounting, and unmounts when its node is back.
+/// The Mountpoint Pod tolerates every taint, so the controller deletes it.
 #[tokio::test]
 async fn a_node_that_was_out_of_service_returns_and_nothing_is_left() {
     let story = Story::alone("out-of-service").await;
@@ -92,11 +92,12 @@ async fn a_node_that_was_out_of_service_returns_and_nothing_is_left() {
     story.mountpoint_pods().await;
     let off = without_power(&story.here.cluster, node);
     let given_up = out_of_service(&story.here.cluster, node);
-    eventually("the workload and its attachment are gone", LIMIT, || async {
+    eventually("the workload, its attachment and its Mountpoint Pod are gone", LIMIT, || async {
         let pod = story.here.pods().get_opt("given-up").await.unwrap();
         let attached = story.attachments().await.len();
-        let seen = format!("pod: {}, {attached} attachments", pod.is_some());
-        Seen::some((pod.is_none() && attached == 0).then_some(()), seen)
+        let serving = story.mountpoint_pods().await;
+        let seen = format!("pod: {}, {attached} attachments, {serving:?}", pod.is_some());
+        Seen::some((pod.is_none() && attached == 0 && serving.is_empty()).then_some(()), seen)
     })
     .await;
     off.undo();

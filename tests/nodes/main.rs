@@ -1,5 +1,6 @@
 //! Behaviour that needs several nodes: volumes on many of them, workloads that move, nodes that join, fail and return.
 
+mod chaos;
 mod join;
 mod leader;
 mod loss;

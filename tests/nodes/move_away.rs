@@ -67,7 +67,10 @@ async fn a_drained_node_loses_workloads_first_and_mountpoint_pods_last() {
     let watch = async || {
         // The workload's last object, not its Pod object: the kubelet unmounts the volume before it reports
         // that the pod is gone, and the Mountpoint Pod may end as soon as the volume is unmounted.
-        let serves = story.mountpoint_pods().await.contains(&mountpoint_pod);
+        let serving = story.mountpoint_pods().await;
+        let serves = serving.contains(&mountpoint_pod);
+        let replacement = serving.iter().find(|name| name.starts_with(&format!("{mountpoint_pod}-")));
+        assert_eq!(replacement, None, "a workload that is ending needs no other Mountpoint Pod");
         let has_ended = story.server.get(story.name, &ended).is_ok();
         assert!(serves || has_ended, "the Mountpoint Pod ended before the workload");
     };
@@ -79,7 +82,6 @@ async fn a_drained_node_loses_workloads_first_and_mountpoint_pods_last() {
     );
     let after = running_pod(&story, "mover", |there| there != node.name()).await;
     story.says(&after.name_any(), "beat").await;
-    // The first Mountpoint Pod was evicted before the workload had ended, so that the controller created another.
     eventually("no Mountpoint Pod is left there", LIMIT, || async {
         let serving = serving_nodes(&story).await;
         Seen::some((!serving.contains(&node.name())).then_some(()), format!("{serving:?}"))

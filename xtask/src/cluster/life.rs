@@ -64,7 +64,7 @@ impl Cluster {
         self.import_image_on(Node::FIRST, archive)
     }
 
-    fn import_image_on(&self, node: Node, archive: &Path) -> Result<()> {
+    pub(crate) fn import_image_on(&self, node: Node, archive: &Path) -> Result<()> {
         run(self.command_on(node, "ctr")?.args(["--namespace", "k8s.io", "images", "import"]).arg(archive))
             .with_context(|| format!("cannot import {}", archive.display()))
     }
@@ -118,6 +118,7 @@ impl Cluster {
                 .replace("{ranges}", &ranges.to_string())
                 .replace("{routes}", &routes.to_string())
                 .replace("{lease}", &self.timing()?.lease_seconds.to_string())
+                .replace("{backoff}", &self.restart_backoff()?)
                 .replace("{taints}", &taints_of_kubelet(taints)?)
                 .replace("{cgroup}", &self.cgroup(node))
                 .replace("{address}", NODE_ADDRESS)

@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::init::USABLE;
 use super::life::{abort_fuse, await_end, kill, members_of_pid_namespace};
-use super::{Cluster, INIT, Node, cgroup, for_the_node, network};
+use super::{Cluster, INIT, Node, cgroup, for_the_node, network, processes};
 use crate::command::{run, tail_of_log};
 
 /// How a node is started.
@@ -56,6 +57,36 @@ impl Cluster {
         self.prepare_node(node, &boot.taints)?;
         network::plug_in(node)?;
         self.launch(node, |_| {})
+    }
+
+    /// Stops all processes of the node, like a machine that hangs, until [`Self::thaw`]. Call it in the first node.
+    pub fn freeze(&self, node: Node) -> Result<()> {
+        self.switchable(node)?;
+        self.signal_all(node, Signal::STOP)
+    }
+
+    pub fn thaw(&self, node: Node) -> Result<()> {
+        self.signal_all(node, Signal::CONT)
+    }
+
+    /// Containers have PID namespaces of their own, but their processes descend from those of the node.
+    fn signal_all(&self, node: Node, signal: Signal) -> Result<()> {
+        let init = self.init_of(node).with_context(|| format!("{} is off", node.name()))?;
+        let mut found = members_of_pid_namespace(init);
+        let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+        let mut seen = 0;
+        while seen < found.len() {
+            let of = found[seen];
+            let children = parents.iter().filter(|(pid, parent)| *parent == of && !found.contains(pid));
+            let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
+            found.extend(children);
+            seen += 1;
+        }
+        for pid in found.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
+            // Already gone.
+            let _ = kill_process(pid, signal);
+        }
+        Ok(())
     }
 
     /// Evicts all workloads and cordons the node. Mountpoint Pods belong to no controller, hence `--force`.
@@ -120,6 +151,12 @@ impl Cluster {
             None => Ok(std::env::current_exe()?),
         }
     }
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name before it can contain anything.
+    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// The first node gets a new network namespace. Any other node enters its own, which already has its cable.

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -81,39 +81,77 @@ impl Cluster {
 
     /// Starts a component of the first node that was stopped.
     pub fn start(&self, part: Part) -> Result<()> {
-        spawn(self, Node::FIRST, &self.programs()?, part).map(drop)
+        self.start_on(Node::FIRST, part)
+    }
+
+    /// The same on another node.
+    pub fn start_on(&self, node: Node, part: Part) -> Result<()> {
+        let own = part.command(self, node, &self.programs()?)?;
+        let mut command = if node == Node::FIRST {
+            self.command_on(node, own.get_program())?
+        } else {
+            // A child of the node's PID 1 and not of `nsenter`, which stops itself when its child is stopped, and then does
+            // not wait for it: after a power cut, the node's namespace would stay.
+            let mut shell = self.command_on(node, "sh")?;
+            shell.args(["-c", "\"$@\" &", "sh"]).arg(own.get_program());
+            shell
+        };
+        command.args(own.get_args());
+        for (name, value) in own.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        start(self, node, part, &mut command).map(drop)
     }
 
     /// Kills a component of the first node.
     pub fn stop(&self, part: Part) -> Result<()> {
-        let programs = self.programs()?;
-        let program = part.command(self, Node::FIRST, &programs)?.get_program().to_owned();
-        let name = Path::new(&program).file_name().context("a program has a name")?.as_bytes().to_owned();
-        // Only in this PID namespace, because other nodes run components of the same name.
-        for process in members_of_pid_namespace(1) {
-            let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
-            let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
-            if first.rsplit(|byte| *byte == b'/').next() == Some(&name)
-                && let Some(process) = i32::try_from(process).ok().and_then(Pid::from_raw)
-            {
-                kill_process(process, Signal::KILL)?;
-                // Its sockets must be closed before the next process opens them.
-                while test_kill_process(process).is_ok() {
-                    // A child of this process is gone only after it was waited for.
-                    let _ = waitpid(Some(process), WaitOptions::NOHANG);
-                    std::thread::sleep(LOOK_EVERY);
-                }
+        self.stop_on(Node::FIRST, part)
+    }
+
+    /// The same on another node.
+    pub fn stop_on(&self, node: Node, part: Part) -> Result<()> {
+        for process in self.processes_of(node, part)? {
+            kill_process(process, Signal::KILL)?;
+            // Its sockets must be closed before the next process opens them.
+            while test_kill_process(process).is_ok() {
+                // A child of this process is gone only after it was waited for.
+                let _ = waitpid(Some(process), WaitOptions::NOHANG);
+                std::thread::sleep(LOOK_EVERY);
             }
         }
         Ok(())
     }
+
+    /// The processes of the component's program on this node. The S3 server has two, one of them for TLS.
+    pub fn processes_of(&self, node: Node, part: Part) -> Result<Vec<Pid>> {
+        let programs = self.programs()?;
+        let program = part.command(self, node, &programs)?.get_program().to_owned();
+        let name = Path::new(&program).file_name().context("a program has a name")?.as_bytes().to_owned();
+        let is_it = |process: &u32| {
+            let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            let first = line.split(|byte| *byte == 0).next().unwrap_or_default();
+            first.rsplit(|byte| *byte == b'/').next() == Some(&name)
+        };
+        // Only in the node's PID namespace, because other nodes run components of the same name.
+        let init = self.init_of(node).with_context(|| format!("{} is off", node.name()))?;
+        let processes = members_of_pid_namespace(init).into_iter().filter(is_it);
+        Ok(processes.filter_map(|process| Pid::from_raw(i32::try_from(process).ok()?)).collect())
+    }
 }
 
-/// Starts one component; a restarted one appends to the same log.
+/// Starts one component of the node whose PID 1 this process is.
 pub(crate) fn spawn(cluster: &Cluster, node: Node, programs: &Programs, part: Part) -> Result<Child> {
+    start(cluster, node, part, &mut part.command(cluster, node, programs)?)
+}
+
+/// A restarted component appends to the same log.
+fn start(cluster: &Cluster, node: Node, part: Part, command: &mut Command) -> Result<Child> {
     fs::create_dir_all(cluster.logs(node))?;
     let log = File::options().create(true).append(true).open(cluster.log_on(node, part.name()))?;
-    part.command(cluster, node, programs)?
+    command
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)

@@ -12,6 +12,9 @@ pub(crate) struct Timing {
     pub(crate) loss: Option<Loss>,
 }
 
+/// The longest pause of the kubelet before it starts a container again (default: 300 s), where it can be set.
+const RESTART_SECONDS: u32 = 10;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     /// A node whose Lease was not renewed for this long is not ready (default: 50). Ten renewals, because a busy machine can
@@ -28,6 +31,14 @@ impl Timing {
 }
 
 impl Cluster {
+    /// A part of the kubelet's configuration. Tests that kill the same container many times would wait for its backoff.
+    pub(crate) fn restart_backoff(&self) -> Result<String> {
+        let plan = self.plan()?;
+        let settable = plan.nodes > 1 && plan.kubernetes.limits_restart_backoff();
+        let limit = format!("crashLoopBackOff: {{maxContainerRestartPeriod: {RESTART_SECONDS}s}}");
+        Ok(if settable { limit } else { String::new() })
+    }
+
     pub(crate) fn timing(&self) -> Result<Timing> {
         Ok(if self.plan()?.nodes == 1 { Timing::ALONE } else { Timing::WITH_OTHERS })
     }

@@ -1,0 +1,346 @@
+//! What goes on while parts fail: programs that read, write and wait on one node, and pods and claims that come and go.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use contract::names::{DRIVER, annotation};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use xtask::cluster::{Node, Part as NodePart};
+use xtask::driver;
+use xtask::image::TESTPOD;
+use xtask::witness::{self, Entry, Outcome, Role};
+
+use super::inject::Target;
+use super::matrix::{Fault, Moment, Part};
+use crate::story::{LIMIT, Story};
+use crate::{Seen, manifest, reached};
+
+/// On the node's disk.
+const RECORDS: &str = "/var/lib/witness";
+/// Bytes of the files that are read: one request, several, and several parts.
+const INPUTS: [usize; 3] = [1000, 300_000, witness::LARGE];
+
+/// What does not happen in time, and what was seen instead.
+pub(super) type Stuck = String;
+
+pub(super) struct Scene {
+    pub(super) story: Story,
+    pub(super) node: Node,
+    /// Before the first claim.
+    buckets: BTreeSet<String>,
+    number: AtomicUsize,
+}
+
+/// The programs that run all the time: (pod, volume, role).
+const LASTING: [(&str, &str, Role); 3] = [
+    ("reader", "chaos-reader", Role::Read),
+    ("writer", "chaos-writer", Role::Write),
+    ("idle", "chaos-idle", Role::Wait),
+];
+
+impl Scene {
+    pub(super) async fn set(node: Node) -> Self {
+        let story = Story::alone("chaos").await;
+        for length in INPUTS {
+            let name = witness::name("input", length);
+            let content = witness::content(&name).unwrap();
+            story.server.put(story.name, &format!("in/{name}"), &content).unwrap();
+        }
+        let class = json!({"metadata": {"name": story.name}, "provisioner": DRIVER});
+        let classes = Api::<StorageClass>::all(story.here.client.clone());
+        classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
+        let buckets = story.server.buckets().unwrap().into_iter().collect();
+        let scene = Self { story, node, buckets, number: AtomicUsize::new(0) };
+        for (pod, volume, role) in LASTING {
+            scene.start(pod, volume, role).await;
+        }
+        scene.goes_on(0).await.unwrap();
+        scene
+    }
+
+    /// A pod with a witness, which tolerates that its node fails, and a volume of its own.
+    async fn start(&self, pod: &str, volume: &str, role: Role) {
+        let prefix = if role == Role::Write { "out/" } else { "in/" };
+        self.story
+            .volume(volume, |volume| {
+                volume["spec"]["mountOptions"] = json!(["allow-delete", format!("prefix={prefix}")]);
+            })
+            .await;
+        let mut spec = manifest::pod(&[volume], "");
+        let container = &mut spec["containers"][0];
+        container["image"] = json!(TESTPOD);
+        let record = format!("/record/{pod}");
+        container["command"] = json!(["/bin/xtask", "witness", role.name(), "/data", record]);
+        container["securityContext"] = json!({"runAsUser": 0});
+        // A reader has no propagation. It is restarted instead.
+        if role != Role::Read {
+            container["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+        }
+        let mounts = container["volumeMounts"].as_array_mut().unwrap();
+        mounts.push(json!({"name": "record", "mountPath": "/record"}));
+        let record = json!({"name": "record", "hostPath": {"path": RECORDS, "type": "DirectoryOrCreate"}});
+        spec["volumes"].as_array_mut().unwrap().push(record);
+        spec["nodeSelector"] = json!({"kubernetes.io/hostname": self.node.name()});
+        spec["tolerations"] = json!([{"operator": "Exists"}]);
+        self.story.here.run(pod, spec).await;
+    }
+
+    /// On the disk, which can be read while the node is off.
+    fn record(&self, pod: &str) -> PathBuf {
+        self.story.here.cluster.disk(self.node).join(RECORDS.trim_start_matches('/')).join(pod)
+    }
+
+    /// Has the waiting program do something.
+    fn ask(&self, pod: &str) {
+        if let Some(init) = self.story.here.cluster.init_of(self.node) {
+            let _ = fs::write(format!("/proc/{init}/root{RECORDS}/{pod}.ask"), "");
+        }
+    }
+
+    /// What the witness of the pod has recorded after this time, in milliseconds since 1970.
+    pub(super) fn entries(&self, pod: &str, after: i64) -> Vec<Entry> {
+        let text = fs::read_to_string(self.record(pod)).unwrap_or_default();
+        text.lines().filter_map(Entry::parse).filter(|entry| entry.at > after).collect()
+    }
+
+    /// The names of all records.
+    pub(super) fn records(&self) -> Vec<String> {
+        let names = fs::read_dir(self.record("")).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        // Without questions.
+        names.filter(|name| !name.contains('.')).collect()
+    }
+
+    /// Waits until the witness succeeds in something that it began after this time.
+    async fn succeeds(&self, pod: &str, after: i64) -> Result<(), Stuck> {
+        let seen = reached(LIMIT, || async {
+            if pod == "idle" {
+                self.ask(pod);
+            }
+            let entries = self.entries(pod, after);
+            let done = entries.iter().filter(|entry| matches!(entry.what, Outcome::Done(_))).count();
+            // The first may have been about to end.
+            Seen::some((done > 1).then_some(()), format!("{:?}", entries.last()))
+        });
+        match seen.await {
+            Ok(()) => Ok(()),
+            Err(last) => Err(format!("{pod} makes no progress: {last}, {}", self.status(pod).await)),
+        }
+    }
+
+    async fn status(&self, pod: &str) -> String {
+        let status = self.story.here.pods().get_opt(pod).await.ok().flatten().and_then(|pod| pod.status);
+        serde_json::to_string(&status).unwrap()
+    }
+
+    /// Waits until every lasting program succeeds again.
+    pub(super) async fn goes_on(&self, after: i64) -> Result<(), Stuck> {
+        for (pod, ..) in LASTING {
+            self.succeeds(pod, after).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the API server answers, because it may be the part that failed.
+    pub(super) async fn api_answers(&self) -> Result<(), Stuck> {
+        reached(LIMIT, || async {
+            let request = http::Request::get("/readyz").body(Vec::new()).unwrap();
+            match self.story.here.client.request_text(request).await {
+                Ok(_) => Seen::Yes(()),
+                Err(error) => Seen::NotYet(format!("the API server: {error}")),
+            }
+        })
+        .await
+    }
+
+    /// Begins what goes on at this moment.
+    pub(super) async fn begin(&self, moment: Moment) -> Result<Act, Stuck> {
+        let number = self.number.fetch_add(1, Ordering::Relaxed);
+        let name = format!("chaos-{number}");
+        Ok(match moment {
+            Moment::Idle | Moment::Reading | Moment::Writing => Act::None,
+            Moment::Mounting => {
+                self.start(&name, &name, Role::Write).await;
+                Act::Mount(name)
+            }
+            Moment::Unmounting => {
+                self.start(&name, &name, Role::Write).await;
+                self.succeeds(&name, 0).await?;
+                self.story.mountpoint_pods().await;
+                self.delete(&name).await;
+                Act::Unmount(name)
+            }
+            Moment::Provisioning => {
+                self.claim(&name).await;
+                Act::Provision(name)
+            }
+            Moment::Deleting => {
+                self.claim(&name).await;
+                self.bound(&name).await?;
+                self.claims().delete(&name, &DeleteParams::default()).await.unwrap();
+                Act::Delete
+            }
+        })
+    }
+
+    /// Waits until it has succeeded, whatever failed meanwhile, and removes what it made.
+    pub(super) async fn end(&self, act: &Act) -> Result<(), Stuck> {
+        match act {
+            Act::None => {}
+            Act::Mount(pod) => {
+                self.succeeds(pod, 0).await?;
+                self.story.mountpoint_pods().await;
+                self.delete(pod).await;
+                self.gone(pod).await?;
+            }
+            Act::Unmount(pod) => self.gone(pod).await?,
+            Act::Provision(claim) => {
+                self.bound(claim).await?;
+                self.claims().delete(claim, &DeleteParams::default()).await.unwrap();
+                self.unprovisioned().await?;
+            }
+            Act::Delete => self.unprovisioned().await?,
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, pod: &str) {
+        self.story.here.pods().delete(pod, &DeleteParams::default()).await.unwrap();
+    }
+
+    async fn gone(&self, pod: &str) -> Result<(), Stuck> {
+        let pods = self.story.here.pods();
+        let gone = reached(LIMIT, || async {
+            match pods.get_opt(pod).await {
+                Ok(None) => Seen::Yes(()),
+                other => Seen::NotYet(format!("{pod} does not end: {other:?}")),
+            }
+        });
+        gone.await
+    }
+
+    fn claims(&self) -> Api<PersistentVolumeClaim> {
+        Api::namespaced(self.story.here.client.clone(), &self.story.here.namespace)
+    }
+
+    async fn claim(&self, name: &str) {
+        let claim = json!({"metadata": {"name": name}, "spec": {
+            "accessModes": ["ReadWriteMany"], "storageClassName": self.story.name,
+            "resources": {"requests": {"storage": "1Gi"}},
+        }});
+        self.claims().create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
+    }
+
+    async fn bound(&self, name: &str) -> Result<(), Stuck> {
+        reached(LIMIT, || async {
+            match self.claims().get(name).await {
+                Ok(claim) if claim.status.as_ref().and_then(|it| it.phase.as_deref()) == Some("Bound") => {
+                    Seen::Yes(())
+                }
+                other => Seen::NotYet(format!("{name} is not bound: {other:?}")),
+            }
+        })
+        .await
+    }
+
+    /// Buckets and volumes that were made for claims of this scene.
+    pub(super) async fn provisioned(&self) -> Vec<String> {
+        let volumes = Api::<PersistentVolume>::all(self.story.here.client.clone());
+        let all = volumes.list(&ListParams::default()).await.unwrap().items.into_iter();
+        let ours = all.filter(|volume| {
+            volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) == Some(self.story.name)
+        });
+        let buckets = self.story.server.buckets().unwrap().into_iter();
+        let buckets = buckets.filter(|bucket| !self.buckets.contains(bucket));
+        ours.map(|volume| volume.name_any()).chain(buckets.map(|name| format!("bucket {name}"))).collect()
+    }
+
+    async fn unprovisioned(&self) -> Result<(), Stuck> {
+        reached(LIMIT, || async {
+            let left = self.provisioned().await;
+            Seen::some(left.is_empty().then_some(()), format!("not deleted: {left:?}"))
+        })
+        .await
+    }
+
+    /// What a fault hits. None if it is not there any more.
+    pub(super) async fn target(&self, fault: Fault, act: &Act) -> Option<Target> {
+        let components = |parts| Some(Target::Components(self.node, parts));
+        let of_first = |parts| Some(Target::Components(Node::FIRST, parts));
+        match fault.part {
+            Part::Controller => self.driver_pod("s3-csi-controller", None).await,
+            Part::NodeService => self.driver_pod("s3-csi-node", Some(self.node)).await,
+            Part::Mounter => self.mountpoint_pod(fault, act, "s3-csi-mounter").await,
+            Part::MountProcess => self.mountpoint_pod(fault, act, "s3-csi-mountpoint").await,
+            Part::Kubelet => components(&[NodePart::Kubelet]),
+            Part::Containerd => components(&[NodePart::Containerd]),
+            Part::ApiServer => of_first(&[NodePart::ApiServer]),
+            Part::Etcd => of_first(&[NodePart::Etcd]),
+            Part::S3Server => of_first(&[NodePart::S3, NodePart::S3Tls]),
+            Part::WholeNode => Some(Target::Node(self.node)),
+        }
+    }
+
+    async fn driver_pod(&self, app: &'static str, node: Option<Node>) -> Option<Target> {
+        let pods = Api::<Pod>::namespaced(self.story.here.client.clone(), driver::NAMESPACE);
+        let found = pods.list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
+        let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+        let mut fits = found.into_iter().filter(|pod| node.is_none_or(|node| on(pod) == Some(node.name())));
+        fits.find(|pod| pod.metadata.deletion_timestamp.is_none()).map(|pod| Target::program(&pod, app))
+    }
+
+    /// The program in the Mountpoint Pod of the volume that is used at this moment. If it is being mounted, waits for it.
+    async fn mountpoint_pod(&self, fault: Fault, act: &Act, program: &'static str) -> Option<Target> {
+        let volume = match (fault.moment, act) {
+            (_, Act::Mount(pod) | Act::Unmount(pod)) => pod,
+            (Moment::Idle, _) => "chaos-idle",
+            (Moment::Reading, _) => "chaos-reader",
+            _ => "chaos-writer",
+        };
+        let found = reached(LIMIT, || async {
+            let pods = self.story.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
+            let of =
+                |pod: &&Pod| pod.annotations().get(annotation::VOLUME_NAME).is_some_and(|of| of == volume);
+            let target = pods.iter().find(of).map(|pod| Target::program(pod, program));
+            let runs = |target: &Target| !target.processes(&self.story.here.cluster).unwrap().is_empty();
+            match target.filter(runs) {
+                Some(target) => Seen::Yes(Some(target)),
+                None if matches!(act, Act::Unmount(_)) => Seen::Yes(None),
+                None => Seen::NotYet(format!("{program} does not run for {volume}")),
+            }
+        });
+        found.await.ok().flatten()
+    }
+
+    /// Ends the lasting programs.
+    pub(super) async fn close(&self) -> Result<(), Stuck> {
+        for (pod, ..) in LASTING {
+            self.delete(pod).await;
+        }
+        for (pod, ..) in LASTING {
+            self.gone(pod).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What was begun for a moment, with the name of its pod or claim.
+#[derive(Debug)]
+pub(super) enum Act {
+    None,
+    Mount(String),
+    Unmount(String),
+    Provision(String),
+    Delete,
+}
+
+pub(super) fn now() -> i64 {
+    Timestamp::now().as_millisecond()
+}

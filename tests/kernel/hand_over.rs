@@ -9,8 +9,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use mounter::ERROR;
-use mounter::handover::client::{HandOverError, connect, hand_over, send};
-use mounter::handover::{Code, MountReply, MountRequest, frame};
+use mounter::handover::client::{HandOverError, connect, fetch, hand_over};
+use mounter::handover::transfer::send;
+use mounter::handover::{Code, MountReply, MountRequest, Purpose, frame};
 use rustix::process::Signal;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, USER, bucket, eventually, mount_fuse};
 use xtask::s3::ALICE;
@@ -163,4 +164,16 @@ fn a_reply_that_never_comes_is_an_error_in_time() {
     );
     assert!(matches!(reply, Err(HandOverError::Receive(_))));
     drop(listener);
+}
+
+#[test]
+fn a_mounter_that_has_nothing_to_continue_says_so() {
+    let pod = MountpointPod::start();
+    let refused = fetch(pod.comm.path(), soon()).unwrap().unwrap_err();
+    assert!(refused.message.contains("serves no bucket"), "{refused}");
+    let (_point, device) = mount_fuse(false);
+    let request = MountRequest::only(Purpose::Continue);
+    let reply = hand_over(pod.comm.path(), &request, device.as_fd(), soon()).unwrap();
+    let MountReply::Refused(refused) = reply else { panic!("{reply:?}") };
+    assert!(refused.message.contains("cannot continue a mount"), "{refused}");
 }

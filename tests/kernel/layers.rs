@@ -29,14 +29,20 @@ impl Workload {
         let (source, target) = (self.node.path("source"), self.node.path("target"));
         let table = self.node.mounts.table().unwrap();
         let liveness = if self.device.is_some() { Liveness::Alive } else { Liveness::NotMounted };
-        let observed =
-            Observed { table: &table, source: liveness.clone(), target: liveness, other_targets: Vec::new() };
+        let observed = Observed {
+            table: &table,
+            source: liveness.clone(),
+            target: liveness,
+            movable: false,
+            other_targets: Vec::new(),
+        };
         let (from, to) = (self.node.place("source"), self.node.place("target"));
         let wanted = Wanted { source: &source, target: &target, read_only: false, single_pod: false };
         for step in plan(&observed, &wanted).unwrap().steps {
             match step {
                 Step::UnmountSource => kernel::detach(&from).unwrap(),
                 Step::MountSource => self.device = Some(kernel::mount_source(&from, false).unwrap()),
+                Step::MoveSource => unreachable!("nothing is movable here"),
                 Step::SealTarget => kernel::seal(&to).unwrap(),
                 Step::UnmountTarget => kernel::detach(&to).unwrap(),
                 Step::BindTarget { read_only } => kernel::bind(&from, &to, read_only).unwrap(),

@@ -19,9 +19,9 @@ fn byte(at: usize) -> u8 {
     u8::try_from(at / 4099 % 251).unwrap()
 }
 
-fn confined(name: &str, arguments: &[&str]) -> (Client, MemoryLimit, MountpointPod, Served) {
+fn confined(name: &str, memory: u64, arguments: &[&str]) -> (Client, MemoryLimit, MountpointPod, Served) {
     let client = bucket(ALICE, name);
-    let group = MemoryLimit::new(&cluster(), name, SMALL);
+    let group = MemoryLimit::new(&cluster(), name, memory);
     let pod = MountpointPod::start();
     group.enter(pod.process.id());
     let served = pod.serve(ALICE, name, arguments);
@@ -73,7 +73,7 @@ fn read(mut file: File, number: usize) {
 
 #[test]
 fn large_files_are_written_and_read_within_the_containers_memory() {
-    let (_client, group, _pod, served) = confined("little-memory", &[]);
+    let (_client, group, _pod, served) = confined("little-memory", SMALL, &[]);
     streams(&served, 2, write, true);
     streams(&served, 2, read, false);
     assert_eq!(group.kills(), 0);
@@ -82,10 +82,34 @@ fn large_files_are_written_and_read_within_the_containers_memory() {
 /// Else the volume's author could have it killed again and again.
 #[test]
 fn a_target_beyond_the_containers_limit_is_not_believed() {
-    let (client, group, pod, served) = confined("much-too-much", &["--memory-target=4096"]);
+    let (client, group, pod, served) = confined("much-too-much", SMALL, &["--memory-target=4096"]);
     let content: Vec<u8> = (0..SIZE).map(byte).collect();
     client.put("much-too-much", "file-0", &content).unwrap();
     streams(&served, 1, read, false);
     assert_eq!(group.kills(), 0);
     pod.logs("memory-target exceeds");
+}
+
+/// Small files are fetched when they are opened.
+#[test]
+fn files_that_are_open_and_not_read_leave_memory_for_others() {
+    for (name, memory) in [("open-unread", SMALL), ("open-unread-less", SMALL / 2)] {
+        let (client, group, _pod, served) = confined(name, memory, &[]);
+        let small = vec![7; 512 << 10];
+        client.put(name, "small", &small).unwrap();
+        let content: Vec<u8> = (0..SIZE).map(byte).collect();
+        client.put(name, "file-0", &content).unwrap();
+        let unread: Vec<File> =
+            (0..100).map(|_| served.touch("small", |path| File::open(path).unwrap())).collect();
+        streams(&served, 1, read, false);
+        served.write("written", vec![1; 20 << 20]).unwrap();
+        for mut file in unread {
+            let read = within("a small file", LIMIT, move || {
+                let mut content = Vec::new();
+                file.read_to_end(&mut content).map(|_| content)
+            });
+            assert!(read.unwrap() == small);
+        }
+        assert_eq!(group.kills(), 0);
+    }
 }

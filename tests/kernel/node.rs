@@ -1,13 +1,13 @@
 //! The node's mounts in a real kernel, below a directory that stands in for the kubelet's.
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use node::kernel;
 use node::liveness::{Liveness, LivenessProbe};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
-use rustix::process::{Signal, kill_process};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
@@ -29,6 +29,23 @@ fn every_change_of_the_mounts_is_noticed() {
     assert_eq!(seen(), [true]);
     kernel::unmount_top(&target).unwrap();
     assert!(seen().is_empty());
+}
+
+/// It is accepted by a mount process that is started after the node service was replaced.
+#[test]
+fn the_descriptor_of_a_mount_keeps_its_name_when_the_container_that_opened_it_is_gone() {
+    let ground = Ground::new();
+    let descriptor = kernel::mount_source(&ground.place("source"), false).unwrap();
+    let name = fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).unwrap();
+    assert_eq!(name, PathBuf::from("/dev/fuse"));
+    let mounts =
+        fs::read_to_string("/proc/self/fdinfo/".to_owned() + &descriptor.as_raw_fd().to_string()).unwrap();
+    let id = mounts.lines().find_map(|line| line.strip_prefix("mnt_id:")).unwrap().trim().to_owned();
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(
+        !table.lines().any(|line| line.split(' ').next() == Some(&id)),
+        "it depends on no mount of a container"
+    );
 }
 
 #[tokio::test]
@@ -69,10 +86,10 @@ async fn a_source_is_served_bound_and_taken_away() {
 #[tokio::test]
 async fn a_dead_mount_is_noticed_and_replaced_or_covered() {
     bucket(ALICE, "node-dead").put("node-dead", "file", b"again").unwrap();
-    let (ground, pod) = (Ground::new(), MountpointPod::start());
-    let server = pod.serve_at(ALICE, "node-dead", &ground.place("source"));
+    let (ground, mut pod) = (Ground::new(), MountpointPod::start());
+    pod.serve_at(ALICE, "node-dead", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
-    kill_process(server, Signal::KILL).unwrap();
+    pod.end_container();
     let liveness = LivenessProbe::default();
     let source = ground.path("source");
     let until = Instant::now() + LIMIT;
@@ -94,8 +111,8 @@ async fn a_dead_mount_is_noticed_and_replaced_or_covered() {
 #[tokio::test]
 async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
     bucket(ALICE, "node-copies").put("node-copies", "file", b"again").unwrap();
-    let (ground, pod) = (Ground::shared(), MountpointPod::start());
-    let server = pod.serve_at(ALICE, "node-copies", &ground.place("source"));
+    let (ground, mut pod) = (Ground::shared(), MountpointPod::start());
+    pod.serve_at(ALICE, "node-copies", &ground.place("source"));
     kernel::bind(&ground.place("source"), &ground.place("target"), false).unwrap();
     let containers = Ground::new();
     for (name, propagation) in
@@ -107,7 +124,7 @@ async fn a_mount_upon_a_dead_one_reaches_the_copies_that_listen() {
         mount_change(&copy, propagation).unwrap();
         assert_eq!(containers.read(&format!("{name}/file")).unwrap(), "again");
     }
-    kill_process(server, Signal::KILL).unwrap();
+    pod.end_container();
     eventually("both are dead", || {
         ["listening/file", "deaf/file"].iter().all(|name| containers.read(name).is_err())
     });

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use s3_csi_tests::actor::{Actor, Answer, Order};
 use s3_csi_tests::folder::{Content, Folder, Id, Objects, Outcome, Random, Step, choose, close};
@@ -14,6 +14,7 @@ use s3_csi_tests::mountpoint_pod::LIMIT;
 use tempfile::TempDir;
 use xtask::s3::{Client, Refused};
 
+use crate::faults::Faults;
 use crate::files::served;
 
 /// For each folder; all together take less than ten seconds on two quiet cores, and about half a minute on busy ones.
@@ -24,13 +25,14 @@ const FOLDERS: u64 = 3;
 const ACTORS: usize = 2;
 /// Steps that a failure shows.
 const SHOWN: usize = 100;
-const BUCKET: &str = "random";
+pub(crate) const OPTIONS: [&str; 2] = ["--allow-delete", "--allow-overwrite"];
 /// Keeps the folder in the bucket when all its files are deleted.
 const KEEPER: &str = "keeper";
 
 /// One folder of the mount.
 struct Place<'a> {
     client: &'a Client,
+    bucket: &'a str,
     prefix: String,
     mounted: PathBuf,
     /// Where contents are exchanged with the actors.
@@ -42,18 +44,18 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    fn new(client: &'a Client, mounted: PathBuf, prefix: String) -> Self {
-        client.put(BUCKET, &format!("{prefix}{KEEPER}"), b"x").unwrap();
+    fn new(client: &'a Client, bucket: &'a str, mounted: PathBuf, prefix: String) -> Self {
+        client.put(bucket, &format!("{prefix}{KEEPER}"), b"x").unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_actor"));
         let actors = (0..ACTORS).map(|_| Actor::start(program)).collect();
         let scratch = TempDir::new().unwrap();
-        Self { client, prefix, mounted, scratch, actors, descriptors: BTreeMap::new(), last: 0 }
+        Self { client, bucket, prefix, mounted, scratch, actors, descriptors: BTreeMap::new(), last: 0 }
     }
 
     fn objects(&self) -> Objects {
-        let keys = self.client.objects(BUCKET, &self.prefix).unwrap();
+        let keys = self.client.objects(self.bucket, &self.prefix).unwrap();
         let objects = keys.iter().filter_map(|key| {
-            let content = match self.client.get(BUCKET, key) {
+            let content = match self.client.get(self.bucket, key) {
                 // While the server replaces an object, it may have none for a moment.
                 Err(error) if error.downcast_ref::<Refused>().is_some_and(|it| it.status == 404) => {
                     return None;
@@ -133,11 +135,11 @@ impl<'a> Place<'a> {
             Step::Rename { name, to } => Order::Rename { path: self.path(name), to: self.path(to) },
             Step::Truncate { name, length } => Order::Truncate { path: self.path(name), length: *length },
             Step::PutElsewhere { name, content } => {
-                self.client.put(BUCKET, &self.key(name), &content.0).unwrap();
+                self.client.put(self.bucket, &self.key(name), &content.0).unwrap();
                 return Ok(Outcome::Done);
             }
             Step::DeleteElsewhere { name } => {
-                self.client.delete(BUCKET, &self.key(name)).unwrap();
+                self.client.delete(self.bucket, &self.key(name)).unwrap();
                 return Ok(Outcome::Done);
             }
         };
@@ -168,17 +170,42 @@ fn outcome(answer: Answer, read: Option<&Path>) -> Outcome {
     }
 }
 
-fn play(place: &mut Place<'_>, seed: u64) -> Result<(), String> {
-    let mut random = Random::new(seed);
+/// Does the step while something happens to the mount process, if anything does.
+fn act(
+    place: &mut Place<'_>,
+    faults: Option<&mut Faults>,
+    actor: usize,
+    step: &Step,
+) -> (Result<Outcome, String>, String) {
+    let Some((faults, fault)) = faults.and_then(|faults| faults.next().map(|fault| (faults, fault))) else {
+        return (place.act(actor, step), String::new());
+    };
+    if fault.after.is_zero() {
+        faults.happen(fault);
+        return (place.act(actor, step), format!("{fault:?} "));
+    }
+    let outcome = thread::scope(|scope| {
+        scope.spawn(move || faults.happen(fault));
+        place.act(actor, step)
+    });
+    (outcome, format!("{fault:?} "))
+}
+
+fn play(
+    place: &mut Place<'_>,
+    seed: u64,
+    mut random: Random,
+    mut faults: Option<&mut Faults>,
+) -> Result<(), String> {
     let mut folder = Folder::new(place.objects());
     let mut steps = Vec::new();
     for number in 0.. {
         let chosen =
             if number < STEPS { Some(choose(&mut random, &folder, ACTORS, number)) } else { close(&folder) };
         let Some((actor, step)) = chosen else { break };
-        let outcome = place.act(actor, &step);
+        let (outcome, fault) = act(place, faults.as_deref_mut(), actor, &step);
         let shown = outcome.as_ref().map_or_else(Clone::clone, |outcome| format!("{outcome:?}"));
-        steps.push(format!("{number}: program {actor}: {step:?} -> {shown}"));
+        steps.push(format!("{number}: {fault}program {actor}: {step:?} -> {shown}"));
         if let Err(reason) = outcome.and_then(|outcome| place.judge(&mut folder, &step, &outcome)) {
             let last = &steps[steps.len().saturating_sub(SHOWN)..];
             return Err(format!("S3_CSI_SEED={seed}: {reason}\n{}", last.join("\n")));
@@ -187,23 +214,52 @@ fn play(place: &mut Place<'_>, seed: u64) -> Result<(), String> {
     Ok(())
 }
 
-#[test]
-fn whatever_programs_do_the_bucket_holds_what_was_acknowledged() {
-    let (client, _pod, served) = served(BUCKET, &["--allow-delete", "--allow-overwrite"]);
-    let seeds: Vec<u64> = match std::env::var("S3_CSI_SEED") {
+/// The same in every run: a change is judged by what it does, not by its luck.
+fn seeds() -> Vec<u64> {
+    let seeds = match std::env::var("S3_CSI_SEED") {
         Ok(given) => given.split(',').map(|seed| seed.parse().unwrap()).collect(),
-        // The same in every run: a change is judged by what it does, not by its luck.
         Err(_) => (1..=FOLDERS).collect(),
     };
     println!("seeds: {seeds:?}");
-    let failures: Vec<String> = thread::scope(|scope| {
-        let play = |seed: u64| {
-            let prefix = format!("folder-{seed}/");
-            let mut place = Place::new(&client, served.path(&prefix), prefix);
-            scope.spawn(move || play(&mut place, seed))
-        };
-        let folders: Vec<_> = seeds.iter().map(|seed| play(*seed)).collect();
-        folders.into_iter().filter_map(|folder| folder.join().unwrap().err()).collect()
+    seeds
+}
+
+/// Each seed at once with all others; what was wrong.
+fn failures(play: impl Fn(u64) -> Result<(), String> + Sync) -> Vec<String> {
+    thread::scope(|scope| {
+        let play = &play;
+        let playing: Vec<_> = seeds().into_iter().map(|seed| scope.spawn(move || play(seed))).collect();
+        playing.into_iter().filter_map(|playing| playing.join().unwrap().err()).collect()
+    })
+}
+
+#[test]
+fn whatever_programs_do_the_bucket_holds_what_was_acknowledged() {
+    let (client, _pod, served) = served("random", &OPTIONS);
+    let failures = failures(|seed| {
+        let prefix = format!("folder-{seed}/");
+        let mut place = Place::new(&client, "random", served.path(&prefix), prefix);
+        play(&mut place, seed, Random::new(seed), None)
+    });
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+/// The same programs, judged by the same model, but alone: after the death of a mount process, what another client does to a
+/// file that is open here may have more outcomes than the model knows. Each folder has a mount of its own, so that a seed
+/// decides its faults, too.
+#[test]
+fn whatever_programs_do_deaths_and_moves_of_mount_processes_change_nothing() {
+    let failures = failures(|seed| {
+        let bucket = format!("random-faults-{seed}");
+        let (client, pod, served) = served(&bucket, &OPTIONS);
+        let mut place = Place::new(&client, &bucket, served.path("folder"), "folder/".to_owned());
+        let mut faults = Faults::new(pod, Random::new(seed), bucket.clone());
+        let played = play(&mut place, seed, Random::calm(seed), Some(&mut faults));
+        assert!(faults.deaths > 0 && faults.moves > 0, "{} deaths, {} moves", faults.deaths, faults.moves);
+        if played.is_err() {
+            thread::sleep(Duration::from_secs(2));
+        }
+        played.map_err(|failure| format!("{failure}\n{}", faults.log()))
     });
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }

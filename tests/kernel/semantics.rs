@@ -296,7 +296,7 @@ fn cp_fails_when_its_upload_fails() {
 }
 
 #[test]
-fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
+fn a_pod_that_ends_leaves_the_old_file_and_nothing_half_written() {
     alone(|| {
         let (client, mut pod, served) = served("killed-writing");
         client.put("killed-writing", "file", b"old").unwrap();
@@ -306,9 +306,7 @@ fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
             file.write(vec![b'n'; 20 << 20]).unwrap();
             open.push(file);
         }
-        served.kill();
-        // Until its last descriptor is closed, the kernel would give another error.
-        assert_eq!(pod.ended().code(), Some(1));
+        pod.end_container();
         for file in open {
             let written = file.write(vec![b'n'; 1 << 20]).and_then(|()| file.sync());
             assert_eq!(errno(written), Errno::NOTCONN);
@@ -320,13 +318,12 @@ fn a_killed_server_leaves_the_old_file_and_nothing_half_written() {
 }
 
 #[test]
-fn a_killed_server_is_an_error_for_its_readers_and_no_hang() {
+fn a_pod_that_ends_is_an_error_for_its_readers_and_no_hang() {
     let (client, mut pod, served) = served("killed-reading");
     client.put("killed-reading", "file", &vec![b'a'; 40 << 20]).unwrap();
     let file = Open::new(served.path("file"), File::options().read(true)).unwrap();
     file.read_some();
-    served.kill();
-    assert_eq!(pod.ended().code(), Some(1));
+    pod.end_container();
     assert_eq!(errno(file.read_rest()), Errno::NOTCONN);
 }
 
@@ -363,6 +360,32 @@ fn a_full_cache_disk_only_makes_it_slower() {
     }
     drop(served);
     rustix::mount::unmount(folder.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+/// As the kubelet does for a `subPath`, of which it holds a bind mount.
+#[test]
+fn what_is_held_and_removed_is_stale_and_its_name_is_gone() {
+    let (client, _pod, served) = served("held-and-removed");
+    let here = |name: &str| served.path(name);
+    client.put("held-and-removed", "elsewhere/file", b"x").unwrap();
+    let open = |name: &str| Open::new(here(name), File::options().read(true)).unwrap();
+    let folder = here("here");
+    within("making a folder", LIMIT, move || fs::create_dir(folder)).unwrap();
+    let (made, found) = (open("here"), open("elsewhere"));
+    let folder = here("here");
+    within("removing it", LIMIT, move || fs::remove_dir(folder)).unwrap();
+    client.delete("held-and-removed", "elsewhere/file").unwrap();
+    for (held, name) in [(made, "here"), (found, "elsewhere")] {
+        let held = Arc::clone(&held.0);
+        eventually(name, || {
+            let held = Arc::clone(&held);
+            let seen = within("looking at what is held", LIMIT, move || held.metadata());
+            seen.is_err_and(|error| error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
+        });
+        let path = here(name);
+        let seen = within("looking at the name", LIMIT, move || fs::metadata(path));
+        assert_eq!(errno(seen), Errno::NOENT, "{name}");
+    }
 }
 
 #[test]

@@ -3,11 +3,13 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::Errno;
 use s3_csi_tests::alone::alone;
+use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -39,10 +41,10 @@ fn errno<T: std::fmt::Debug>(outcome: io::Result<T>) -> Option<Errno> {
 fn what_needs_no_server_is_answered_while_a_hundred_readers_wait() {
     const READERS: usize = 100;
     let (client, _pod, served, relay) = relayed("silent-for-a-while", &["--server-timeout=3600"]);
+    // Larger than what opening a file fetches.
+    let content = |number: usize| format!("{number:8}").repeat(70 << 10);
     for number in 0..READERS {
-        client
-            .put("silent-for-a-while", &format!("file-{number}"), format!("content {number}").as_bytes())
-            .unwrap();
+        client.put("silent-for-a-while", &format!("file-{number}"), content(number).as_bytes()).unwrap();
     }
     let open = |number: usize| served.touch(&format!("file-{number}"), |path| File::open(path).unwrap());
     let files: Vec<File> = (0..READERS).map(open).collect();
@@ -66,7 +68,7 @@ fn what_needs_no_server_is_answered_while_a_hundred_readers_wait() {
     relay.speak();
     for _ in 0..READERS {
         let (number, outcome) = contents.recv_timeout(LIMIT).unwrap();
-        assert_eq!(outcome.unwrap(), format!("content {number}"));
+        assert!(outcome.unwrap() == content(number), "file {number}");
     }
 }
 
@@ -132,4 +134,39 @@ fn a_slow_server_is_not_a_silent_one() {
         file.read_to_end(&mut content).map(|_| content)
     });
     assert!(content.unwrap() == vec![b's'; SIZE]);
+}
+
+/// The S3 client repeats the request, and the server refuses what is there already.
+#[test]
+fn an_upload_whose_answer_is_lost_is_complete() {
+    for (bucket_name, arguments) in
+        [("lost-answer", &[][..]), ("lost-answer-overwrite", &["--allow-overwrite"])]
+    {
+        let client = bucket(ALICE, bucket_name);
+        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+        let pod = MountpointPod::start();
+        let request = with(pod.request(ALICE, bucket_name, arguments), "AWS_ENDPOINT_URL", &faulty.url());
+        let served = pod.mount(&request).unwrap();
+        for name in ["empty", "small"] {
+            let sent = AtomicUsize::new(0);
+            faulty.plan(move |_, line| {
+                // Each second one is a repetition.
+                if line.starts_with("PUT ") && sent.fetch_add(1, Ordering::Relaxed).is_multiple_of(2) {
+                    Fault::DropAnswer
+                } else {
+                    Fault::None
+                }
+            });
+            let content = if name == "empty" { "" } else { "one" };
+            let file = served.touch(name, |path| File::create(path)).unwrap();
+            let written = within("a file", LIMIT, move || {
+                (&file).write_all(content.as_bytes())?;
+                file.sync_all()?;
+                (&file).write_all(b",two")?;
+                file.sync_all()
+            });
+            written.unwrap_or_else(|error| panic!("{bucket_name} {name}: {error}"));
+            assert_eq!(client.get(bucket_name, name).unwrap(), format!("{content},two").as_bytes());
+        }
+    }
 }

@@ -65,20 +65,6 @@ fn a_killed_mounter_can_be_started_again_in_the_same_folder() {
 }
 
 #[test]
-fn a_killed_mount_process_is_reported() {
-    let mut pod = MountpointPod::start();
-    bucket(ALICE, "killed-server");
-    let served = pod.serve(ALICE, "killed-server", &[]);
-    served.kill();
-    assert_eq!(pod.ended().code(), Some(1));
-    let reason = fs::read_to_string(&pod.termination_log).unwrap();
-    assert!(reason.contains("ended with signal: 9 (SIGKILL)"), "{reason}");
-    assert_eq!(fs::read_to_string(pod.comm.path().join(ERROR)).unwrap(), reason);
-    let error = served.read("file").unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()));
-}
-
-#[test]
 fn secrets_are_in_no_log_even_when_everything_is_logged() {
     let pod = MountpointPod::start();
     bucket(ALICE, "no-secrets");

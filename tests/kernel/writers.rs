@@ -246,29 +246,6 @@ fn the_length_of_a_file_that_is_being_written_cannot_be_changed() {
     assert_eq!(client.get("lengths", "file").unwrap(), b"content and more");
 }
 
-/// A program that opens, writes and closes: what keeps files whole costs it nothing.
-#[test]
-fn a_small_file_takes_seven_requests_at_most() {
-    alone(|| {
-        let client = bucket(ALICE, "counted");
-        let (_pod, served, relay) = relayed("counted", &[]);
-        let requests = || -> Vec<String> {
-            let lines = relay.heard();
-            let lines = lines.split("\r\n").filter_map(|line| line.strip_suffix(" HTTP/1.1"));
-            // A chunk of a body may end in front of the next request.
-            lines.map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect()
-        };
-        let before = requests().len();
-        served.write("file", "content").unwrap();
-        assert_eq!(client.get("counted", "file").unwrap(), b"content");
-        let made = requests().split_off(before);
-        let writes =
-            made.iter().filter(|request| !request.starts_with("GET ") && !request.starts_with("HEAD "));
-        assert_eq!(writes.count(), 3, "begin, one part, complete: {made:#?}");
-        assert!(made.len() <= 7, "{made:#?}");
-    });
-}
-
 /// Kubernetes' own storage suite does `chmod u+x` on a volume whose files are executable already.
 #[test]
 fn attributes_that_a_file_has_already_can_be_set() {

@@ -2,6 +2,7 @@
 //! node's part.
 
 use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -15,13 +16,14 @@ use clap::Parser as _;
 use contract::keys::Keys;
 use mounter::credentials::Credentials;
 use mounter::handover::client::{hand_over, listens};
-use mounter::handover::{MountReply, MountRequest, Refused};
+use mounter::handover::{MountReply, MountRequest, Purpose, Refused};
 use mounter::{EXIT, SOCKET};
+use node::mounts::Mounts;
 use node::request::PublishRequest;
 use node::safe_path::{Root, SafePath};
 use node::{credentials, kernel};
-use rustix::mount::{UnmountFlags, unmount};
-use rustix::process::Pid;
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use rustix::process::{Pid, Signal, kill_process};
 use service::csi::volume_capability::access_mode::Mode;
 use service::csi::volume_capability::{AccessMode, AccessType, MountVolume};
 use service::csi::{NodePublishVolumeRequest, VolumeCapability};
@@ -53,6 +55,16 @@ impl MountpointPod {
     /// With these arguments for the mounter.
     pub fn start_with(arguments: &[&str]) -> Self {
         let pod = Self::start_in(prepared(tempfile::tempdir_in("/run").unwrap()), arguments);
+        pod.listening();
+        pod
+    }
+
+    /// In a folder in memory of that many bytes.
+    pub fn start_in_memory(bytes: u64) -> Self {
+        let comm = tempfile::tempdir_in("/run").unwrap();
+        let size = CString::new(format!("size={bytes}")).unwrap();
+        mount("tmpfs", comm.path(), "tmpfs", MountFlags::empty(), Some(size.as_c_str())).unwrap();
+        let pod = Self::start_in(prepared(comm), &[]);
         pod.listening();
         pod
     }
@@ -106,8 +118,9 @@ impl MountpointPod {
         self.comm.path().join(SOCKET)
     }
 
+    /// Nothing if its folder is gone.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
+        fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Waits for it: what the mount process says reaches the log by way of the mounter.
@@ -154,6 +167,7 @@ impl MountpointPod {
             bucket: publish.volume.bucket,
             arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
             environment,
+            purpose: Purpose::Mount,
         }
     }
 
@@ -174,11 +188,18 @@ impl MountpointPod {
     pub fn mount(&self, request: &MountRequest) -> Result<Served, Refused> {
         let (point, device) = mount_fuse(false);
         match hand_over(self.comm.path(), request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            MountReply::Serving(facts) => Ok(Served { point, facts }),
+            MountReply::Serving(facts) => {
+                let served = Served { point, facts };
+                // Not of its metadata: a stand-in for the mount process does not answer.
+                let table = Mounts::default().table().unwrap();
+                kernel::set_read_ahead(table.top(served.point.path()).unwrap().device);
+                Ok(served)
+            }
             MountReply::Refused(refused) => {
                 unmount(point.path(), UnmountFlags::DETACH).unwrap();
                 Err(refused)
             }
+            MountReply::Left => panic!("it was not asked to leave"),
         }
     }
 
@@ -195,7 +216,27 @@ impl MountpointPod {
         let request = self.request(account, bucket, &[]);
         match hand_over(self.comm.path(), &request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
             MountReply::Serving(facts) => i32::try_from(facts.pid).ok().and_then(Pid::from_raw).unwrap(),
-            MountReply::Refused(refused) => panic!("{refused}"),
+            reply => panic!("{reply:?}"),
+        }
+    }
+
+    /// The process that serves now, if there is one.
+    pub fn mount_process(&self) -> Option<Pid> {
+        let mounter = self.process.id();
+        let children = fs::read_to_string(format!("/proc/{mounter}/task/{mounter}/children")).ok()?;
+        Pid::from_raw(children.split_whitespace().next()?.parse().ok()?)
+    }
+
+    /// Ends all its processes, as the end of its container does.
+    pub fn end_container(&mut self) {
+        // The mounter first, which would start another one.
+        let server = self.mount_process();
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+        if let Some(server) = server {
+            kill_process(server, Signal::KILL).unwrap();
+            let end = PathBuf::from(format!("/proc/{}", server.as_raw_nonzero()));
+            eventually("the mount process ends", || !end.exists());
         }
     }
 

@@ -1,15 +1,17 @@
-//! A proxy between a client and the S3 server that counts and records, and on command drops connections, stalls, or slows
-//! down.
+//! A proxy between a client and the S3 server that counts and records, and on command drops connections, stalls, slows
+//! down, or is far away.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How much of the clients' data is kept.
 const KEPT: usize = 1 << 20;
+/// Chunks of 64 KiB on their way: as many as a fast connection has within 20 ms.
+const TRAVELLING: usize = 1024;
 
 #[derive(Clone)]
 pub struct Relay(Arc<State>);
@@ -23,6 +25,9 @@ struct State {
     speaks: Condvar,
     /// Bytes per second for each connection and direction; 0 means no limit.
     pace: AtomicU64,
+    /// What each direction of a connection takes longer, in microseconds.
+    distance: AtomicU64,
+    requests: AtomicUsize,
     heard: Mutex<Vec<u8>>,
     lines: Mutex<Vec<TcpStream>>,
 }
@@ -39,6 +44,8 @@ impl Relay {
             silent: Mutex::default(),
             speaks: Condvar::new(),
             pace: AtomicU64::new(0),
+            distance: AtomicU64::new(0),
+            requests: AtomicUsize::new(0),
             heard: Mutex::default(),
             lines: Mutex::default(),
         };
@@ -86,6 +93,29 @@ impl Relay {
 
     pub fn slow_down(&self, bytes_per_second: u64) {
         self.0.pace.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    /// Each round trip of a new connection takes that much longer; the throughput stays the same.
+    #[must_use]
+    pub fn far_away(self, round_trip: Duration) -> Self {
+        let one_way = u64::try_from(round_trip.as_micros() / 2).unwrap();
+        self.0.distance.store(one_way, Ordering::Relaxed);
+        self
+    }
+
+    /// The number of requests of all clients.
+    pub fn request_count(&self) -> usize {
+        self.0.requests.load(Ordering::Relaxed)
+    }
+
+    /// The requests of all clients, as far as they are kept: `GET /bucket/key`.
+    pub fn requests(&self) -> Vec<String> {
+        const METHODS: [&str; 5] = ["GET /", "HEAD /", "PUT /", "POST /", "DELETE /"];
+        let heard = self.heard();
+        let lines = heard.split("\r\n").filter_map(|line| line.strip_suffix(" HTTP/1.1"));
+        // The body of the request before may end in front of it.
+        let begin = |line: &str| METHODS.iter().filter_map(|method| line.find(method)).min();
+        lines.filter_map(|line| Some(line[begin(line)?..].to_owned())).collect()
     }
 
     /// From now on it answers every request with an internal error.
@@ -138,6 +168,21 @@ impl Relay {
     }
 
     fn copy(&self, from: &mut TcpStream, to: &mut TcpStream, keep: bool) {
+        let distance = Duration::from_micros(self.0.distance.load(Ordering::Relaxed));
+        let (sender, travelling) = mpsc::sync_channel::<(Instant, Vec<u8>)>(TRAVELLING);
+        let arrival = to.try_clone().unwrap();
+        let arrive = move |mut to: TcpStream| {
+            for (at, bytes) in travelling {
+                thread::sleep(at.saturating_duration_since(Instant::now()));
+                if to.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        };
+        if !distance.is_zero() {
+            thread::spawn(move || arrive(arrival));
+        }
         let mut buffer = vec![0; 64 << 10];
         while let Ok(read) = from.read(&mut buffer) {
             drop(self.0.speaks.wait_while(self.0.silent.lock().unwrap(), |silent| *silent));
@@ -145,15 +190,34 @@ impl Relay {
             if pace > 0 {
                 thread::sleep(Duration::from_secs(read as u64) / u32::try_from(pace).unwrap());
             }
-            if read == 0 || to.write_all(&buffer[..read]).is_err() {
+            // Before the server answers: who has the answer finds the request counted.
+            if keep {
+                self.listen(&buffer[..read]);
+            }
+            let sent = if read == 0 {
+                false
+            } else if distance.is_zero() {
+                to.write_all(&buffer[..read]).is_ok()
+            } else {
+                sender.send((Instant::now() + distance, buffer[..read].to_vec())).is_ok()
+            };
+            if !sent {
                 break;
             }
-            let mut heard = self.0.heard.lock().unwrap();
-            if keep && heard.len() < KEPT {
-                heard.extend(&buffer[..read]);
-            }
         }
-        let _ = to.shutdown(Shutdown::Both);
+        if distance.is_zero() {
+            let _ = to.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn listen(&self, bytes: &[u8]) {
+        const END_OF_REQUEST_LINE: &[u8] = b" HTTP/1.1\r\n";
+        let lines = bytes.windows(END_OF_REQUEST_LINE.len()).filter(|bytes| *bytes == END_OF_REQUEST_LINE);
+        self.0.requests.fetch_add(lines.count(), Ordering::Relaxed);
+        let mut heard = self.0.heard.lock().unwrap();
+        if heard.len() < KEPT {
+            heard.extend(bytes);
+        }
     }
 }
 

@@ -13,6 +13,11 @@ pub const DIAGNOSE_STEPS: u32 = 3;
 /// A server that was only slow may still answer after the diagnosis, which then was wrong.
 pub const DIAGNOSE_GRACE: Duration = Duration::from_secs(1);
 
+/// A mount process that is to leave its mount waits this long for writes that are under way.
+pub const WRITES_END: Duration = Duration::from_secs(2);
+/// The mounter waits this long for the mount process to say whether it can leave. Programs that write wait, too.
+pub const MOUNT_PROCESS_LEAVES: Duration = Duration::from_secs(4);
+
 /// The mounter waits this long for the mount process to say whether it serves.
 pub const MOUNT_PROCESS_REPLY: Duration = Duration::from_secs(9);
 /// The node waits this long for the mounter's reply.
@@ -20,7 +25,7 @@ pub const HAND_OVER: Duration = Duration::from_secs(10);
 /// The node waits this long for the attachment, the Mountpoint Pod and its mounter. The kubelet mounts one pod of a volume
 /// at a time: a publish that waits keeps all others waiting.
 pub const MOUNTER_LISTENS: Duration = Duration::from_secs(14);
-/// A publish ends within this, and a node service that is stopping waits for it.
+/// A publish ends within this, unless it moves a mount whose pods do not answer. A node service that is stopping waits for it.
 pub const PUBLISH: Duration = Duration::from_secs(30);
 
 const fn seconds(duration: Duration) -> u64 {
@@ -41,6 +46,11 @@ const _: () = {
     assert!(
         seconds(MOUNT_PROCESS_REPLY) < seconds(HAND_OVER),
         "the node must hear why the mount process failed"
+    );
+    assert!(
+        seconds(WRITES_END) < seconds(MOUNT_PROCESS_LEAVES)
+            && seconds(MOUNT_PROCESS_LEAVES) < seconds(HAND_OVER),
+        "the node must hear why the mount process cannot leave"
     );
     assert!(
         seconds(MOUNTER_LISTENS) + seconds(HAND_OVER) < seconds(PUBLISH),

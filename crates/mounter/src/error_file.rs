@@ -1,18 +1,28 @@
-//! Where the reason of a failure is left for people: a file in the shared folder, and the container's termination message.
+//! Where the reason of a failure is left: in the shared folder, for people and for the node, and in the container's
+//! termination message.
 
 use std::fs::{self, File};
 use std::io::Write as _;
 use std::path::Path;
 
-use mounter::ERROR;
 use mounter::handover::Refused;
+use mounter::{DEATHS, ERROR};
+
+pub(crate) fn write(comm: &Path, refused: &Refused) {
+    replace(comm, ERROR, &refused.message);
+}
+
+/// A mount process has died, and another one continues.
+pub(crate) fn write_deaths(comm: &Path, deaths: u64, reason: &str) {
+    replace(comm, DEATHS, &format!("{deaths}\n{reason}"));
+}
 
 /// By renaming, so that a reader never sees half of it.
-pub(crate) fn write(comm: &Path, refused: &Refused) {
-    let draft = comm.join(format!(".{ERROR}"));
-    let written = fs::write(&draft, &refused.message).and_then(|()| fs::rename(&draft, comm.join(ERROR)));
+fn replace(comm: &Path, name: &str, content: &str) {
+    let draft = comm.join(format!(".{name}"));
+    let written = fs::write(&draft, content).and_then(|()| fs::rename(&draft, comm.join(name)));
     if let Err(error) = written {
-        crate::log::warn(&format!("cannot write {ERROR}: {error}"), &[]);
+        crate::log::warn(&format!("cannot write {name}: {error}"), &[]);
     }
 }
 

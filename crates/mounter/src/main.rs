@@ -1,5 +1,6 @@
 //! `s3-csi-mounter`: PID 1 of a Mountpoint Pod.
 
+mod deaths;
 mod error_file;
 mod events;
 mod flags;

@@ -1,5 +1,5 @@
 //! The process that serves the bucket: started with what was handed over, its output forwarded to the log, its end noticed.
-//! Everything that a start needs is kept, so that it could be started again on the same descriptor.
+//! Everything that a start needs is kept, so that another one can be started on the same descriptor.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use mounter::SURVIVAL;
 use mounter::handover::{MountReply, MountRequest, Refused, Serving};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use mounter::quiesce::kill_between_requests;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 use crate::flags::Program;
 use crate::lines::Lines;
@@ -24,9 +25,9 @@ const MOUNTED: &str = " is mounted at ";
 
 pub(crate) struct MountProcess {
     pub(crate) request: MountRequest,
-    /// A copy of the one that the process has, as long as it runs. The kernel ends a mount when the last copy is closed:
-    /// one that outlived the process would let programs wait for an answer that cannot come.
-    descriptor: Option<OwnedFd>,
+    /// A copy of the one that the process has. The kernel ends a mount when the last copy is closed: one that outlives the
+    /// process lets programs wait for the answers of its successor.
+    descriptor: OwnedFd,
     child: Child,
     /// Readable when it has ended.
     end: OwnedFd,
@@ -50,6 +51,9 @@ impl MountProcess {
         };
         let mut command = Command::new(&path);
         command.arg(&request.bucket).args(["/dev/fd/0", "--foreground"]).args(&request.arguments);
+        if *program == Program::Own {
+            command.args(["--survival-folder", SURVIVAL]);
+        }
         // Outside of Amazon's cloud the metadata address does not answer, and each request to it costs seconds.
         command.env_clear().env("AWS_EC2_METADATA_DISABLED", "true").envs(&request.environment);
         command
@@ -63,7 +67,7 @@ impl MountProcess {
         match supervise(&mut child) {
             Ok((outputs, end)) => Ok(Self {
                 request,
-                descriptor: Some(descriptor),
+                descriptor,
                 child,
                 end,
                 outputs,
@@ -77,6 +81,14 @@ impl MountProcess {
                 Err(error)
             }
         }
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
     }
 
     /// They become readable when there is something to do.
@@ -128,20 +140,12 @@ impl MountProcess {
     }
 
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
-        let status = self.child.try_wait().ok().flatten();
-        if status.is_some() {
-            self.descriptor = None;
-        }
-        status
+        self.child.try_wait().ok().flatten()
     }
 
-    /// Whether the kernel has ended the connection, by an unmount or because the node aborted it. Asked, not watched:
-    /// while it is polled, each request of a program to the file system wakes this process, too.
-    pub(crate) fn is_disconnected(&self) -> bool {
-        let Some(descriptor) = &self.descriptor else { return true };
-        let mut device = [PollFd::new(descriptor, PollFlags::empty())];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        poll(&mut device, Some(&at_once)).is_ok_and(|_| device[0].revents().contains(PollFlags::ERR))
+    /// Another one on the same descriptor. This one has ended, so that nothing reads from it.
+    pub(crate) fn restart(self, comm: &Path) -> io::Result<Self> {
+        Self::start(&self.program, self.request, self.descriptor, comm)
     }
 
     /// SIGKILL also ends a process that is stopped.
@@ -150,8 +154,20 @@ impl MountProcess {
         let _ = self.child.kill();
     }
 
-    /// Ends it and, with it, the mount.
-    pub(crate) fn stop(mut self) {
+    /// It reports whether it can.
+    pub(crate) fn ask_to_leave(&self) {
+        // If it has ended meanwhile, that is noticed.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+    }
+
+    /// No request of a program is lost with it.
+    pub(crate) fn stop_between_requests(&mut self) {
+        kill_between_requests(Pid::from_child(&self.child));
+        self.stop();
+    }
+
+    /// Until it has ended.
+    pub(crate) fn stop(&mut self) {
         self.kill();
         let _ = self.child.wait();
         self.read_output();

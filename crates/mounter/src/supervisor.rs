@@ -1,27 +1,29 @@
-//! The life of a mounter: it waits for a hand-over, starts the mount process and supervises it until it ends. One thread;
+//! The life of a mounter: it waits for a hand-over, starts the mount process and supervises it until the mount ends. If the
+//! process dies, the next one continues on the same descriptor. The mount may also move to another pod. One thread;
 //! everything that can happen makes a descriptor readable.
+
+mod departure;
+mod request;
+mod succession;
 
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
-use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use mounter::EXIT;
 use mounter::deadlines::MOUNT_PROCESS_REPLY;
-use mounter::handover::server::{check_peer, receive, reply};
+use mounter::handover::server::reply;
 use mounter::handover::{Code, MountReply, Refused};
-use rustix::net::{RecvFlags, recv};
 use signal_hook::consts::SIGTERM;
 use thiserror::Error;
 
+use crate::deaths::Deaths;
 use crate::flags::{Flags, Program};
 use crate::mount_process::MountProcess;
 use crate::{error_file, events, listen, log};
 
-/// A node that has connected sends its request at once. One that does not must not keep the next one waiting.
-const RECEIVE_WITHIN: Duration = Duration::from_secs(2);
 /// A reply is a few hundred bytes, which fit into the socket's buffer.
 const REPLY_WITHIN: Duration = Duration::from_secs(2);
 /// How often the folder is read where inotify is not available.
@@ -52,18 +54,37 @@ pub(crate) struct Supervisor {
     stop: UnixStream,
     /// Remembered, because it may arrive during the start of a mount that then fails.
     stopping: bool,
+    deaths: Deaths,
+    /// What the pod that the mount is leaving has kept, until it is served here.
+    adopted: Option<OwnedFd>,
 }
 
 enum State {
     /// For a hand-over.
     Waiting,
-    /// The mount process has not reported yet whether it is serving, and the node waits for the reply.
+    /// The mount process has not reported yet whether it is serving.
     Starting {
         process: MountProcess,
-        node: UnixStream,
+        /// Waits for the reply. Nobody does if another mount process has died.
+        node: Option<UnixStream>,
         until: Instant,
     },
     Serving(MountProcess),
+    /// The mount process has died, and its successor is to be started.
+    Dead {
+        process: MountProcess,
+        start_at: Instant,
+    },
+    /// The mount process has not said yet whether another one can continue everything.
+    Leaving {
+        process: MountProcess,
+        /// Waits for the reply.
+        node: UnixStream,
+        until: Instant,
+    },
+    /// The mount process was ended, and one in another pod continues. The descriptor is kept until the node says that this
+    /// pod may end: until then, the mount may have to come back.
+    Left(MountProcess),
 }
 
 impl Supervisor {
@@ -78,7 +99,16 @@ impl Supervisor {
         signal_hook::low_level::pipe::register(SIGTERM, signalled).map_err(StartError::Signal)?;
         let listener =
             listen::listen(&comm).map_err(|source| StartError::Listen { folder: comm.clone(), source })?;
-        Ok(Self { comm, program: flags.program.clone(), listener, changes, stop, stopping: false })
+        Ok(Self {
+            comm,
+            program: flags.program.clone(),
+            listener,
+            changes,
+            stop,
+            stopping: false,
+            deaths: Deaths::default(),
+            adopted: None,
+        })
     }
 
     pub(crate) fn run(mut self) -> Outcome {
@@ -102,22 +132,34 @@ impl Supervisor {
         self.stopping |= stop;
         let state = match state {
             State::Waiting => State::Waiting,
-            State::Starting { process, node, until } => self.check_start(process, node, until),
+            State::Starting { process, node, until } => self.check_start(process, node, until)?,
+            State::Dead { process, start_at } if Instant::now() < start_at => {
+                State::Dead { process, start_at }
+            }
+            State::Dead { process, .. } => match process.restart(&self.comm) {
+                Ok(process) => {
+                    State::Starting { process, node: None, until: Instant::now() + MOUNT_PROCESS_REPLY }
+                }
+                Err(error) => return Err(Outcome::Failed(error.to_string())),
+            },
             State::Serving(mut process) => {
                 if stop {
                     // Workloads still use the mount. It ends when the node unmounts, or with the pod's grace period.
                     log::info("SIGTERM ignored while serving", &process.log_fields());
                 }
                 let exited = process.exit_status();
-                process.read_output();
-                match exited {
-                    Some(status) => return Err(self.process_exited(&process, status)),
-                    None => State::Serving(process),
+                let reply = process.read_output();
+                match (exited, reply) {
+                    (Some(status), _) => self.process_exited(process, status)?,
+                    (None, Some(MountReply::Left)) => self.left_too_late(process)?,
+                    (None, _) => State::Serving(process),
                 }
             }
+            State::Leaving { process, node, until } => self.check_departure(process, node, until)?,
+            State::Left(process) => State::Left(process),
         };
         match state {
-            State::Waiting if self.exit_requested() => Err(Outcome::Ended),
+            State::Waiting | State::Left(_) if self.exit_requested() => Err(Outcome::Ended),
             State::Waiting if self.stopping => {
                 Err(Outcome::Failed("stopped by SIGTERM before a mount was handed over".to_owned()))
             }
@@ -126,7 +168,12 @@ impl Supervisor {
     }
 
     /// Passes the reply of the mount process on to the node, once there is one.
-    fn check_start(&self, mut process: MountProcess, node: UnixStream, until: Instant) -> State {
+    fn check_start(
+        &mut self,
+        mut process: MountProcess,
+        node: Option<UnixStream>,
+        until: Instant,
+    ) -> Result<State, Outcome> {
         let exited = process.exit_status();
         let reply = match (process.read_output(), exited) {
             (Some(reply), _) => reply,
@@ -142,103 +189,27 @@ impl Supervisor {
                     format!("the mount process did not report within {limit} s whether it is serving");
                 MountReply::Refused(Refused::new(Code::TimedOut, message))
             }
-            (None, None) => return State::Starting { process, node, until },
+            (None, None) => return Ok(State::Starting { process, node, until }),
         };
-        match reply {
-            MountReply::Serving(serving) => {
+        match (reply, node) {
+            (MountReply::Serving(serving), node) => {
+                self.end_predecessor();
                 log::info(&format!("serving, version {}", serving.version), &process.log_fields());
-                send(&node, &MountReply::Serving(serving));
-                State::Serving(process)
+                if let Some(node) = node {
+                    send(&node, &MountReply::Serving(serving));
+                }
+                Ok(State::Serving(process))
             }
-            MountReply::Refused(refused) => {
+            // It was not asked to leave.
+            (MountReply::Left, node) => Ok(State::Starting { process, node, until }),
+            (MountReply::Refused(refused), Some(node)) => {
                 self.fail(&node, refused);
                 process.stop();
-                State::Waiting
+                Ok(State::Waiting)
             }
-        }
-    }
-
-    /// Answers everyone who has connected.
-    fn accept(&self, mut state: State) -> Result<State, Outcome> {
-        while let Ok((peer, _)) = self.listener.accept() {
-            state = match (check_peer(&peer), state) {
-                (Err(refused), state) => {
-                    refuse(&peer, refused);
-                    state
-                }
-                (Ok(()), State::Waiting) => self.start_mount(peer),
-                // Without waiting for the peer's message, because the first node still waits for its reply.
-                (Ok(()), State::Starting { process, node, until }) => {
-                    if !has_hung_up(&peer) {
-                        refuse(&peer, busy(&process));
-                    }
-                    State::Starting { process, node, until }
-                }
-                (Ok(()), State::Serving(process)) => self.handed_over_while_serving(&peer, process)?,
-            };
-        }
-        Ok(state)
-    }
-
-    fn start_mount(&self, node: UnixStream) -> State {
-        let (request, descriptor) = match receive(&node, Instant::now() + RECEIVE_WITHIN) {
-            Ok(Some(handed_over)) => handed_over,
-            Ok(None) => return State::Waiting,
-            Err(refused) => {
-                refuse(&node, refused);
-                return State::Waiting;
-            }
-        };
-        error_file::remove(&self.comm);
-        log::info("mount handed over", &[("volume_id", &request.volume_id), ("bucket", &request.bucket)]);
-        match MountProcess::start(&self.program, request, descriptor, &self.comm) {
-            Ok(process) => State::Starting { process, node, until: Instant::now() + MOUNT_PROCESS_REPLY },
-            Err(error) => {
-                self.fail(&node, Refused::new(Code::Failed, error.to_string()));
-                State::Waiting
-            }
-        }
-    }
-
-    /// The node mounts anew only after it found the source mount dead or gone, for example because it aborted the
-    /// connection of a mount process that had not responded for a minute. A process that is stopped or stuck does not
-    /// notice that, and would block this pod without end: it is killed and the container restarts, so that the node's
-    /// next attempt succeeds. The request of a node that merely lost sight of a source mount must not take the bucket
-    /// from workloads that still use it through their own binds, so the connection has to be gone, too.
-    fn handed_over_while_serving(
-        &self,
-        node: &UnixStream,
-        mut process: MountProcess,
-    ) -> Result<State, Outcome> {
-        match receive(node, Instant::now() + RECEIVE_WITHIN) {
-            // A probe.
-            Ok(None) => {}
-            Err(refused) => refuse(node, refused),
-            Ok(Some(_)) if process.is_disconnected() => {
-                process.kill();
-                let reason = format!(
-                    "the mount process of bucket `{}` did not end with its mount and was killed; the container restarts",
-                    process.request.bucket
-                );
-                self.fail(node, Refused::new(Code::Busy, reason.as_str()));
-                return Err(Outcome::Failed(reason));
-            }
-            Ok(Some(_)) => refuse(node, busy(&process)),
-        }
-        Ok(State::Serving(process))
-    }
-
-    fn process_exited(&self, process: &MountProcess, status: ExitStatus) -> Outcome {
-        match (status.success(), self.exit_requested()) {
-            (true, true) => Outcome::Ended,
-            (true, false) => {
-                Outcome::Failed("the bucket was unmounted, but not by the node service".to_owned())
-            }
-            (false, _) => {
-                let reason = format!("the mount process ended with {status}: {}", process.last_output());
-                let refused = Refused::new(Code::Failed, reason);
-                error_file::write(&self.comm, &refused);
-                Outcome::Failed(refused.message)
+            (MountReply::Refused(refused), None) => {
+                process.stop();
+                self.died(process, false, format!("the next mount process cannot continue: {refused}"))
             }
         }
     }
@@ -258,21 +229,20 @@ impl Supervisor {
         all.extend(self.changes.iter().map(OwnedFd::as_fd));
         let mut until = None;
         match state {
-            State::Waiting if self.changes.is_none() => until = Some(Instant::now() + LOOK_EVERY),
-            State::Waiting => {}
-            State::Starting { process, until: deadline, .. } => {
+            State::Waiting | State::Left(_) if self.changes.is_none() => {
+                until = Some(Instant::now() + LOOK_EVERY);
+            }
+            State::Waiting | State::Left(_) => {}
+            State::Starting { process, until: deadline, .. }
+            | State::Leaving { process, until: deadline, .. } => {
                 all.extend(process.descriptors());
                 until = Some(*deadline);
             }
             State::Serving(process) => all.extend(process.descriptors()),
+            State::Dead { start_at, .. } => until = Some(*start_at),
         }
         events::wait(all, until);
     }
-}
-
-fn busy(process: &MountProcess) -> Refused {
-    let message = format!("this Mountpoint Pod is serving bucket `{}` already", process.request.bucket);
-    Refused::new(Code::Busy, message)
 }
 
 fn refuse(peer: &UnixStream, refused: Refused) {
@@ -285,8 +255,4 @@ fn send(peer: &UnixStream, answer: &MountReply) {
         // The node finds out by itself whether the source is served.
         log::warn(&format!("cannot send the mount reply: {error}"), &[]);
     }
-}
-
-fn has_hung_up(peer: &UnixStream) -> bool {
-    recv(peer, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(read, _)| read == 0)
 }

@@ -8,17 +8,27 @@ use mounter::handover::Refused;
 use mountpoint_s3_fs::fuse::config::MountPoint;
 use mountpoint_s3_fs::fuse::session::FuseSession;
 
+use crate::leave;
 use crate::options::Options;
 use crate::prepare::{Front, Prepared, bad_option, cannot_serve};
+use crate::takeover;
 
 impl Prepared {
     /// The session runs from now on.
     pub(crate) fn attach(self, options: &Options) -> Result<FuseSession, Refused> {
-        let Self { front, finish, cache_folder, threads } = self;
+        let Self { front, survival, finish, cache_folder, threads } = self;
         let (descriptor, users) = (open(&options.mount_point)?, allowed_users(options));
         let session = match front {
             Front::Own(front) => {
-                FuseSession::from_session(Session::from_fd(front, descriptor, users), threads, false)
+                let session = match survival {
+                    Some(survival) => {
+                        let (open_files, journal) = (front.open_files.clone(), survival.journal.clone());
+                        leave::on_request(open_files, journal).map_err(cannot_serve)?;
+                        takeover::begin(front, descriptor, users, survival).map_err(cannot_serve)?
+                    }
+                    None => Session::from_fd(front, descriptor, users),
+                };
+                FuseSession::from_session(session, threads, false)
             }
             Front::Library(front) => {
                 FuseSession::from_session(Session::from_fd(*front, descriptor, users), threads, false)

@@ -1,20 +1,23 @@
-//! The caches of contents, and the downloads that use them.
+//! The caches of contents, the downloads that use them, and how often they have what is looked for.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use futures::executor::block_on;
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_fs::Runtime;
 use mountpoint_s3_fs::data_cache::{
-    CacheLimit, DataCacheError, DiskDataCache, DiskDataCacheConfig, ExpressDataCache, ExpressDataCacheConfig,
-    ManagedCacheDir, MultilevelDataCache,
+    BlockIndex, CacheLimit, ChecksummedBytes, DataCache, DataCacheError, DataCacheResult, DiskDataCache,
+    DiskDataCacheConfig, ExpressDataCache, ExpressDataCacheConfig, ManagedCacheDir, MultilevelDataCache,
 };
 use mountpoint_s3_fs::memory::PagedPool;
-use mountpoint_s3_fs::prefetch::PrefetcherBuilder;
+use mountpoint_s3_fs::object::ObjectId;
+use mountpoint_s3_fs::prefetch::{CursorId, PrefetcherBuilder};
 use mountpoint_s3_fs::s3::S3Path;
 
 use crate::client::Client;
+use crate::meter::METER;
 use crate::options::Options;
 
 const MIB: usize = 1024 * 1024;
@@ -86,11 +89,45 @@ impl Caches {
         Ok(match (disk, express) {
             (Some(disk), Some(express)) => {
                 let both = MultilevelDataCache::new(Arc::new(disk), express, runtime.clone());
-                PrefetcherBuilder::caching_builder(both, client)
+                PrefetcherBuilder::caching_builder(Counted(both), client)
             }
-            (Some(disk), None) => PrefetcherBuilder::caching_builder(disk, client),
-            (None, Some(express)) => PrefetcherBuilder::caching_builder(express, client),
+            (Some(disk), None) => PrefetcherBuilder::caching_builder(Counted(disk), client),
+            (None, Some(express)) => PrefetcherBuilder::caching_builder(Counted(express), client),
             (None, None) => PrefetcherBuilder::default_builder(client),
         })
+    }
+}
+
+/// A cache whose hits and misses are counted.
+struct Counted<C>(C);
+
+#[async_trait]
+impl<C: DataCache + Send + Sync> DataCache for Counted<C> {
+    async fn get_block(
+        &self,
+        key: &ObjectId,
+        block: BlockIndex,
+        offset: u64,
+        object_size: usize,
+        cursor: Option<CursorId>,
+    ) -> DataCacheResult<Option<ChecksummedBytes>> {
+        let found = self.0.get_block(key, block, offset, object_size, cursor).await;
+        METER.looked_in_cache(matches!(found, Ok(Some(_))));
+        found
+    }
+
+    async fn put_block(
+        &self,
+        key: ObjectId,
+        block: BlockIndex,
+        offset: u64,
+        bytes: ChecksummedBytes,
+        object_size: usize,
+    ) -> DataCacheResult<()> {
+        self.0.put_block(key, block, offset, bytes, object_size).await
+    }
+
+    fn block_size(&self) -> u64 {
+        self.0.block_size()
     }
 }

@@ -1,11 +1,14 @@
-//! The S3 client of the file system: the library's, with four differences. It changes its keys when their file changes, it
-//! never sends a request that some servers misunderstand, it does not replace objects unless that is allowed, and it does
-//! not wait without end.
+//! The S3 client of the file system: the library's, with five differences. It changes its keys when their file changes, it
+//! never sends a request that some servers misunderstand, it does not replace objects unless that is allowed, it does not
+//! wait without end, and it sends small files in one request and fetches them when they are opened.
+
+mod confirm;
+mod renew_keys;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use contract::keys::Keys;
@@ -24,14 +27,13 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 use thiserror::Error;
 
 use crate::credentials::{KeysError, Source, Stamp, stamp};
-use crate::put::Put;
+use crate::first_read::FirstReads;
+use crate::listings::{Listings, listed};
+use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::renewal::keep_renewed;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 use crate::upload::Upload;
 use crate::uploads::Uploads;
-
-/// Between attempts to read a file that could not be read. Checked with every request, so it must not be read each time.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum ClientError {
@@ -65,6 +67,15 @@ pub(crate) struct Rights {
     pub(crate) overwrite: bool,
 }
 
+/// How requests are saved.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Savings {
+    /// New files of one part at most are sent in a single request. The library always takes three.
+    pub(crate) single_put: bool,
+    /// Small files are fetched when they are opened, as long as no more than these were opened and not read yet.
+    pub(crate) first_reads: usize,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Client(Arc<Inner>);
 
@@ -72,8 +83,11 @@ pub(crate) struct Client(Arc<Inner>);
 struct Inner {
     recipe: Recipe,
     rights: Rights,
+    savings: Savings,
     timeout: Arc<ServerTimeout>,
     uploads: Arc<Uploads>,
+    listings: Listings,
+    first_reads: FirstReads<<S3CrtClient as ObjectClient>::GetObjectResponse>,
     current: RwLock<S3CrtClient>,
     /// Locked while changed keys are read; other requests use the old ones meanwhile.
     seen: Mutex<Seen>,
@@ -101,11 +115,15 @@ impl Client {
         first: S3CrtClient,
         seen: Seen,
         rights: Rights,
+        savings: Savings,
         timeout: Arc<ServerTimeout>,
     ) -> Self {
         let expires = seen.keys.as_ref().and_then(|keys| keys.expires);
         let (current, seen) = (RwLock::new(first), Mutex::new(seen));
-        let inner = Arc::new(Inner { recipe, rights, timeout, uploads: Arc::default(), current, seen });
+        let (uploads, listings) = (Arc::default(), Listings::default());
+        let first_reads = FirstReads::new(savings.first_reads);
+        let inner = Inner { recipe, rights, savings, timeout, uploads, listings, first_reads, current, seen };
+        let inner = Arc::new(inner);
         if let Some(expires) = expires {
             let (identity, inner) = (inner.recipe.source.identity(), Arc::downgrade(&inner));
             // Not by the request that finds them expired: it would wait for another server, and all others behind it.
@@ -119,6 +137,15 @@ impl Client {
 
     pub(crate) fn uploads(&self) -> Arc<Uploads> {
         Arc::clone(&self.0.uploads)
+    }
+
+    pub(crate) fn listings(&self) -> &Listings {
+        &self.0.listings
+    }
+
+    /// A reader was closed.
+    pub(crate) fn end_reading(&self, handle: u64) {
+        self.0.first_reads.end(handle);
     }
 
     async fn answer<T, E>(&self, request: impl Future<Output = Answer<T, E>>) -> Answer<T, E> {
@@ -140,45 +167,6 @@ impl Client {
             }
         }
         inner.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-impl Inner {
-    /// Returns when the new keys expire.
-    fn replace_keys(&self) -> Result<SystemTime, ClientError> {
-        let keys = self.recipe.source.keys()?;
-        let client = self.recipe.make(keys.as_ref())?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
-        let expires = keys.as_ref().and_then(|keys| keys.expires).unwrap_or_else(SystemTime::now);
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).keys = keys;
-        tracing::info!("temporary keys renewed");
-        Ok(expires)
-    }
-
-    /// The node rewrites the file more often than its keys change, and a client is not cheap.
-    fn renew(&self, seen: &mut Seen, newest: Option<Stamp>) {
-        let made = self.recipe.source.keys().map_err(ClientError::from).and_then(|keys| {
-            let changed = keys != seen.keys;
-            let client = changed.then(|| self.recipe.make(keys.as_ref())).transpose()?;
-            Ok((keys, client))
-        });
-        match made {
-            Ok((keys, client)) => {
-                *seen = Seen::new(newest, keys);
-                if let Some(client) = client {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
-                    tracing::info!("credentials changed");
-                }
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot use the changed credentials; the old ones stay in use");
-                match error {
-                    // It was read; only the next change of the file can help.
-                    ClientError::Keys(KeysError::Missing { .. }) => seen.stamp = newest,
-                    _ => seen.retry_at = Some(Instant::now() + RETRY_AFTER),
-                }
-            }
-        }
     }
 }
 
@@ -225,7 +213,11 @@ impl ObjectClient for Client {
         key: &str,
         params: &GetObjectParams,
     ) -> Answer<Self::GetObjectResponse, GetObjectError> {
-        self.transfer(self.get().get_object(bucket, key, params)).await
+        let begun = self.0.first_reads.take(key, params.if_match.as_ref(), params.range.as_ref());
+        match begun {
+            Some(answer) => Ok(answer),
+            None => self.transfer(self.get().get_object(bucket, key, params)).await,
+        }
     }
 
     async fn list_objects(
@@ -236,7 +228,17 @@ impl ObjectClient for Client {
         max_keys: usize,
         prefix: &str,
     ) -> Answer<ListObjectsResult, ListObjectsError> {
-        self.answer(self.get().list_objects(bucket, continuation_token, delimiter, max_keys, prefix)).await
+        let (listed, asked) = (listed(), Instant::now());
+        let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
+        let answer = self.answer(self.get().list_objects(bucket, token, delimiter, max_keys, prefix)).await;
+        if let (Some(listed), Ok(page)) = (&listed, &answer) {
+            listed.note_answer(asked, prefix);
+            // Directory buckets are not listed in the order of names.
+            if !self.0.rights.rename {
+                self.0.listings.note(listed, token, prefix, page, asked);
+            }
+        }
+        answer
     }
 
     async fn head_object(
@@ -257,9 +259,16 @@ impl ObjectClient for Client {
         let replaces = self.0.uploads.condition(key);
         let mut params = params.clone();
         if replaces.is_none() && !self.0.rights.overwrite {
-            params.custom_headers.push(("If-None-Match".to_owned(), "*".to_owned()));
+            params.custom_headers.push((IF_NONE_MATCH.to_owned(), "*".to_owned()));
         }
-        let put = Put::new(self.get(), bucket, key, params.clone(), replaces);
+        let single = match replaces {
+            Some(etag) => Single::Replacing(etag),
+            None if !self.0.savings.single_put => Single::Empty,
+            None if !self.0.rights.overwrite => Single::New,
+            None if self.0.uploads.creates_object(key) => Single::PerhapsNew,
+            None => Single::Empty,
+        };
+        let put = Put::new(self.get(), bucket, key, params.clone(), single);
         Ok(Upload::new(put, key, &params, Arc::clone(&self.0.timeout)))
     }
 

@@ -19,9 +19,10 @@ use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
-use crate::client::{Client, ClientError, Recipe, Rights, Seen};
+use crate::client::{Client, ClientError, Recipe, Rights, Savings, Seen};
 use crate::credentials::{Source, stamp};
 use crate::diagnose::Route;
+use crate::memory;
 use crate::options::Options;
 use crate::refusal::{self, RequestedBucket};
 use crate::server_timeout::ServerTimeout;
@@ -37,17 +38,21 @@ pub(crate) struct Connected {
     pub(crate) client: Client,
     pub(crate) first: S3CrtClient,
     pub(crate) personality: S3Personality,
+    pub(crate) region: String,
 }
 
 /// Reads an environment variable.
 pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
+/// A bucket that a predecessor has found in a region is not tried again: programs wait, and a server that is slow just now
+/// must not end the mount.
 pub(crate) fn connect(
     options: &Options,
     path: &S3Path,
     part_sizes: (usize, usize),
     pool: PagedPool,
     timeout: &Arc<ServerTimeout>,
+    found_in: Option<&str>,
     variable: Variable<'_>,
 ) -> Result<Connected, Refused> {
     let driver_region = variable("AWS_REGION");
@@ -56,11 +61,14 @@ pub(crate) fn connect(
         driver: driver_region.as_deref(),
         ..RegionSources::default()
     };
-    let mut region = regions.effective().to_owned();
+    let mut region = found_in.unwrap_or_else(|| regions.effective()).to_owned();
     let endpoint_url = options.endpoint_url.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
     let endpoint_url = endpoint_url.filter(|url| !url.is_empty());
     let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
     let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
+    // A file that may be in a cache is not fetched before it is read.
+    let first_reads =
+        if options.caches_contents() { 0 } else { memory::for_first_reads(pool.mem_limit(), part_sizes.0) };
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
     let config = config.telemetry_callback(Arc::<ServerTimeout>::clone(timeout));
     let mut redirected = false;
@@ -84,16 +92,21 @@ pub(crate) fn connect(
         let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
         let (first, keys) = made.map_err(|error| refusal::of_client(&error, &requested))?;
         let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
-        match attempt(&first, path, route, until) {
+        let outcome = match found_in {
+            Some(_) => Outcome::Answer(Ok(())),
+            None => attempt(&first, path, route, until),
+        };
+        match outcome {
             Outcome::Answer(Ok(())) => {
                 let personality = personality(options, path, &endpoint, endpoint_url.as_deref())?;
                 let rights = Rights {
                     rename: personality.supports_rename_object(),
                     overwrite: options.allow_overwrite,
                 };
+                let savings = Savings { single_put: !options.library_front, first_reads };
                 let seen = Seen::new(stamp, keys);
-                let client = Client::new(recipe, first.clone(), seen, rights, Arc::clone(timeout));
-                return Ok(Connected { client, first, personality });
+                let client = Client::new(recipe, first.clone(), seen, rights, savings, Arc::clone(timeout));
+                return Ok(Connected { client, first, personality, region });
             }
             Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
                 right,

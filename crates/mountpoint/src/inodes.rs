@@ -1,29 +1,188 @@
-//! The library's inodes, watched: what its handles write and read is recorded, and a file that this process has published can
-//! be opened again to be continued, whatever else the mount's options allow.
+//! The library's inodes under numbers that outlive the process, and watched: what its handles write and read is recorded, and
+//! a file that was written here can be opened again to be continued, whatever else the mount's options allow.
 
+mod metablock;
+
+use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use mountpoint_s3_client::types::ETag;
 use mountpoint_s3_fs::fs::OpenFlags;
 use mountpoint_s3_fs::memory::WriteHandleLimiter;
 use mountpoint_s3_fs::metablock::{
-    AddDirEntry, InodeError, InodeKind, InodeNo, Lookup, Metablock, NewHandle, PendingUploadHook,
-    ReadWriteMode, S3Location, WriteMode,
+    InodeError, InodeKind, InodeNo, InodeStat, Lookup, Metablock, NewHandle, WriteMode,
 };
 use time::OffsetDateTime;
 
-use crate::uploads::{Published, Uploads, continued};
+use crate::changes::Changes;
+use crate::client::Client;
+use crate::journal::Version;
+use crate::listings::{Answer, Answered, renew};
+use crate::numbers::{Entry, Meaning, Numbers};
+use crate::opening::confirm_name;
+use crate::outdated::{KNOWN_FOR, Outdated};
+use crate::uploads::{Again, Published, Uploads};
 
 pub(crate) struct Inodes<M> {
     library: M,
     uploads: Arc<Uploads>,
+    client: Client,
+    /// Whether what is known about a file must be confirmed when it is opened, because it is kept longer than the library
+    /// would without `metadata-ttl`.
+    confirms: bool,
+    numbers: Arc<Numbers>,
+    /// Directories that are being listed, by handle.
+    listed: Mutex<HashMap<u64, Answered>>,
+    outdated: Outdated,
+    changes: Changes,
 }
 
 impl<M: Metablock> Inodes<M> {
-    pub(crate) fn new(library: M, uploads: Arc<Uploads>) -> Self {
-        Self { library, uploads }
+    pub(crate) fn new(library: M, client: Client, confirms: bool, numbers: Arc<Numbers>) -> Self {
+        let (uploads, listed) = (client.uploads(), Mutex::default());
+        let (outdated, changes) = (Outdated::default(), Changes::default());
+        Self { library, uploads, client, confirms, numbers, listed, outdated, changes }
+    }
+
+    fn listed(&self) -> MutexGuard<'_, HashMap<u64, Answered>> {
+        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// So that the library has nothing to say of a name that is older than [`KNOWN_FOR`], and asks for a page of a listing where
+    /// that costs less.
+    async fn renew(&self, directory: InodeNo, name: &str) -> Result<(), InodeError> {
+        let outdated = || self.outdated.given_out(directory, name, Instant::now());
+        let given_out = outdated();
+        if let Some(due) = self.client.listings().due(directory, name, KNOWN_FOR, given_out) {
+            let learned = |name: &str, answered: &Answered| {
+                self.note_listed(directory, name, answered);
+            };
+            if let Err(error) = renew(&self.library, due, learned).await {
+                tracing::debug!(%error, "cannot list the folder again; names are looked up one by one");
+            }
+        }
+        if given_out.is_some() && outdated().is_some() {
+            confirm_name(&self.library, directory, name.as_ref()).await?;
+            self.outdated.clear(directory, name);
+        }
+        Ok(())
+    }
+
+    /// The library has learned of a name from the answer to a listing. Returns how long that may be believed, if not as long as
+    /// the library says.
+    fn note_listed(&self, folder: InodeNo, name: &str, answered: &Answered) -> Option<Duration> {
+        let Answer { asked, answered, prefix } = answered.get().filter(|_| self.confirms)?;
+        let has_changed = self.changes.is_changed_since(&format!("{prefix}{name}"), asked);
+        Some(self.outdated.note(folder, name, answered, has_changed, Instant::now()))
+    }
+
+    /// The flags with which the library asks the server, whatever it knows.
+    fn asking(&self, flags: OpenFlags) -> OpenFlags {
+        if self.confirms { flags | OpenFlags::O_DIRECT } else { flags }
+    }
+
+    /// The library's number of an inode that the kernel knows.
+    async fn number(&self, ino: InodeNo) -> Result<InodeNo, InodeError> {
+        // The kernel has learned of each directory before what is in it, so that this ends at one that the library knows.
+        let mut unknown = Vec::new();
+        let mut number = ino;
+        let mut library = loop {
+            match self.numbers.meaning(number) {
+                Meaning::Known(library) => break library,
+                Meaning::Named { parent, node } => {
+                    unknown.push((std::mem::replace(&mut number, parent), node))
+                }
+                Meaning::Stale => return Err(stale(ino)),
+            }
+        };
+        while let Some((number, node)) = unknown.pop() {
+            let kind = if node.is_directory { InodeKind::Directory } else { InodeKind::File };
+            let name = OsStr::new(&node.name);
+            let found = match self.library.lookup(library, name).await {
+                // Nothing in the bucket stands for it yet.
+                Err(InodeError::FileDoesNotExist(..)) if node.is_local => {
+                    match self.library.create(library, name, kind).await {
+                        // By another request meanwhile.
+                        Err(InodeError::FileAlreadyExists(_)) => self.library.lookup(library, name).await?,
+                        created => created?,
+                    }
+                }
+                found => found?,
+            };
+            if !self.numbers.find(number, &entry(&found, false)) {
+                self.library.forget(found.ino(), 1).await;
+                return Err(stale(ino));
+            }
+            library = found.ino();
+        }
+        Ok(library)
+    }
+
+    /// What a predecessor had created in a directory and the bucket does not have yet: all of it, or what has this name.
+    async fn remake_locals(&self, parent: InodeNo, name: Option<&OsStr>) {
+        for ino in self.numbers.unknown_locals(parent, name) {
+            // If it cannot be made, the bucket decides what the directory has.
+            let _ = self.number(ino).await;
+        }
+    }
+
+    /// The kernel may be told of what was found.
+    fn tell(&self, parent: InodeNo, name: &OsStr, found: &Lookup, is_local: bool) -> Lookup {
+        // The library has found it, so that it is UTF-8.
+        let ino = self.numbers.tell(parent, &name.to_string_lossy(), &entry(found, is_local));
+        self.numbers.commit();
+        renumbered(found, ino)
+    }
+
+    async fn open_again(
+        &self,
+        again: &Again,
+        ino: InodeNo,
+        fh: u64,
+        flags: OpenFlags,
+        limiter: Option<&WriteHandleLimiter>,
+    ) -> Result<NewHandle, InodeError> {
+        match again {
+            Again::Continued(object) => self.open_to_continue(object, ino, fh, flags, limiter).await,
+            Again::Repeated { creates } => {
+                let opened = self.open_to_repeat(ino, fh, flags, limiter).await;
+                let handle = match opened {
+                    // Another client has replaced or deleted the object since it was looked up. It was not ours.
+                    Err(InodeError::FileDoesNotExist(..) | InodeError::StaleInode { .. }) => {
+                        if let Some((library, lookups)) = self.numbers.lose(ino) {
+                            self.library.forget(library, lookups).await;
+                        }
+                        self.open_to_repeat(ino, fh, flags, limiter).await?
+                    }
+                    opened => opened?,
+                };
+                self.note_writer(ino, fh, handle, *creates)
+            }
+        }
+    }
+
+    async fn open_to_repeat(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        flags: OpenFlags,
+        limiter: Option<&WriteHandleLimiter>,
+    ) -> Result<NewHandle, InodeError> {
+        let library = self.number_to_write(ino).await?;
+        let mode = WriteMode { allow_overwrite: true, incremental_upload: false };
+        self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await
+    }
+
+    /// The library refuses a writer while a file is being read. Those that were open before have to go on: their readers keep
+    /// the object that they opened, and get ESTALE if they need more of it than was fetched.
+    async fn number_to_write(&self, ino: InodeNo) -> Result<InodeNo, InodeError> {
+        let library = self.number(ino).await?;
+        for reader in self.uploads.readers(ino) {
+            self.library.flush_reader(library, reader).await?;
+        }
+        Ok(library)
     }
 
     async fn open_to_continue(
@@ -34,20 +193,16 @@ impl<M: Metablock> Inodes<M> {
         flags: OpenFlags,
         limiter: Option<&WriteHandleLimiter>,
     ) -> Result<NewHandle, InodeError> {
-        // The library refuses a writer while a file is being read. This one has to go on: its readers keep the object that
-        // they opened, and get ESTALE if they need more of it than was fetched.
-        for reader in self.uploads.readers(ino) {
-            self.library.flush_reader(ino, reader).await?;
-        }
+        let library = self.number_to_write(ino).await?;
         // With `incremental_upload`, the library keeps the size of the file, which it would else set to zero meanwhile.
         let mode = WriteMode { allow_overwrite: true, incremental_upload: true };
-        let handle = self.library.open_handle(ino, fh, &mode, flags, limiter).await?;
+        let handle = self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await?;
         let stat = handle.lookup.stat();
         if stat.etag.as_deref() == Some(object.etag.as_str()) {
             self.uploads.begin_continuation(fh, ino, object, stat.size);
-            return Ok(handle);
+            return Ok(renumbered_handle(handle, ino));
         }
-        self.library.finish_writing(ino, None, fh).await?;
+        self.library.finish_writing(library, None, fh).await?;
         let inode = handle.lookup.inode_err();
         Err(InodeError::StaleInode {
             remote_key: object.key.clone(),
@@ -55,144 +210,60 @@ impl<M: Metablock> Inodes<M> {
             new_inode: inode,
         })
     }
+
+    /// At once: to open a file that waits to be published makes the library do so before it returns, and after a death in
+    /// between, a successor would publish it a second time.
+    fn note_published(&self, fh: u64, etag: ETag) {
+        let file = self.uploads.publish(fh, etag);
+        let Some(object) = self.uploads.published(fh) else { return };
+        if let Some((file, length)) = file {
+            self.numbers.record(&object.record(file, length));
+        }
+        self.changes.note(object.key, Instant::now());
+    }
+
+    fn note_writer(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        handle: NewHandle,
+        creates: bool,
+    ) -> Result<NewHandle, InodeError> {
+        let location = handle.lookup.s3_location()?;
+        self.uploads.begin(fh, location.bucket_name(), location.full_key().as_ref(), creates);
+        Ok(renumbered_handle(handle, ino))
+    }
 }
 
-#[async_trait]
-impl<M: Metablock> Metablock for Inodes<M> {
-    async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Lookup, InodeError> {
-        self.library.lookup(parent, name).await
-    }
+fn entry(found: &Lookup, is_local: bool) -> Entry {
+    entry_of(found.ino(), found.kind(), found.stat(), is_local)
+}
 
-    async fn getattr(&self, ino: InodeNo, revalidate: bool) -> Result<Lookup, InodeError> {
-        self.library.getattr(ino, revalidate).await
-    }
+fn entry_of(library: InodeNo, kind: InodeKind, stat: &InodeStat, is_local: bool) -> Entry {
+    let version = Version::of(stat.etag.as_deref());
+    Entry { library, is_directory: kind == InodeKind::Directory, version, is_local }
+}
 
-    async fn setattr(
-        &self,
-        ino: InodeNo,
-        atime: Option<OffsetDateTime>,
-        mtime: Option<OffsetDateTime>,
-    ) -> Result<Lookup, InodeError> {
-        self.library.setattr(ino, atime, mtime).await
-    }
+fn renumbered(found: &Lookup, ino: InodeNo) -> Lookup {
+    Lookup::new(ino, found.stat().clone(), found.kind(), found.s3_location().ok().cloned())
+}
 
-    async fn create(&self, dir: InodeNo, name: &OsStr, kind: InodeKind) -> Result<Lookup, InodeError> {
-        self.library.create(dir, name, kind).await
-    }
+fn renumbered_handle(handle: NewHandle, ino: InodeNo) -> NewHandle {
+    NewHandle { lookup: renumbered(&handle.lookup, ino), ..handle }
+}
 
-    async fn forget(&self, ino: InodeNo, lookups: u64) {
-        self.library.forget(ino, lookups).await;
+/// The kernel asks about a file that it holds, not about a name. If it is gone, "no such file" would be the answer for the root
+/// of a bind mount, too: the kubelet would take the mount of a removed `subPath` for absent, never unmount it, and the pod would
+/// never end. With a stale file, it unmounts, and a program that asks by name looks the name up again.
+fn gone(error: InodeError, ino: InodeNo) -> InodeError {
+    match error {
+        InodeError::InodeDoesNotExist(_) | InodeError::FileDoesNotExist(..) => stale(ino),
+        error => error,
     }
+}
 
-    async fn open_handle(
-        &self,
-        ino: InodeNo,
-        fh: u64,
-        mode: &WriteMode,
-        flags: OpenFlags,
-        limiter: Option<&WriteHandleLimiter>,
-    ) -> Result<NewHandle, InodeError> {
-        if let Some(object) = continued() {
-            return self.open_to_continue(&object, ino, fh, flags, limiter).await;
-        }
-        let handle = self.library.open_handle(ino, fh, mode, flags, limiter).await?;
-        match handle.mode {
-            ReadWriteMode::Read => self.uploads.add_reader(ino, fh),
-            ReadWriteMode::Write => {
-                let (location, stat) = (handle.lookup.s3_location()?, handle.lookup.stat());
-                let key = location.full_key();
-                self.uploads.begin(fh, location.bucket_name(), key.as_ref(), stat.etag.is_none());
-            }
-        }
-        Ok(handle)
-    }
-
-    async fn inc_file_size(&self, ino: InodeNo, len: usize) -> Result<usize, InodeError> {
-        let added = if self.uploads.is_replayed(ino, len) { 0 } else { len };
-        self.library.inc_file_size(ino, added).await
-    }
-
-    async fn finish_writing(&self, ino: InodeNo, etag: Option<ETag>, fh: u64) -> Result<Lookup, InodeError> {
-        self.uploads.end_replay(ino);
-        let finished = self.library.finish_writing(ino, etag.clone(), fh).await?;
-        if let Some(etag) = etag {
-            self.uploads.publish(fh, etag);
-        }
-        Ok(finished)
-    }
-
-    async fn finish_reading(&self, ino: InodeNo, fh: u64) -> Result<(), InodeError> {
-        self.uploads.remove_reader(ino, fh);
-        self.library.finish_reading(ino, fh).await
-    }
-
-    async fn flush_reader(&self, ino: InodeNo, fh: u64) -> Result<(), InodeError> {
-        self.library.flush_reader(ino, fh).await
-    }
-
-    async fn flush_writer(
-        &self,
-        ino: InodeNo,
-        fh: u64,
-        pending: PendingUploadHook,
-    ) -> Result<Option<PendingUploadHook>, InodeError> {
-        self.library.flush_writer(ino, fh, pending).await
-    }
-
-    async fn release_writer(
-        &self,
-        ino: InodeNo,
-        fh: u64,
-        pending: PendingUploadHook,
-        location: &S3Location,
-    ) -> Result<(), InodeError> {
-        self.library.release_writer(ino, fh, pending, location).await
-    }
-
-    async fn try_reactivate_handle(
-        &self,
-        ino: InodeNo,
-        fh: u64,
-        mode: ReadWriteMode,
-    ) -> Result<bool, InodeError> {
-        self.library.try_reactivate_handle(ino, fh, mode).await
-    }
-
-    async fn new_readdir_handle(&self, dir: InodeNo) -> Result<u64, InodeError> {
-        self.library.new_readdir_handle(dir).await
-    }
-
-    async fn readdir<'a>(
-        &self,
-        parent: InodeNo,
-        fh: u64,
-        offset: i64,
-        is_readdirplus: bool,
-        add: AddDirEntry<'a>,
-    ) -> Result<(), InodeError> {
-        self.library.readdir(parent, fh, offset, is_readdirplus, add).await
-    }
-
-    async fn releasedir(&self, fh: u64) -> Result<(), InodeError> {
-        self.library.releasedir(fh).await
-    }
-
-    async fn rename(
-        &self,
-        parent: InodeNo,
-        name: &OsStr,
-        new_parent: InodeNo,
-        new_name: &OsStr,
-        allow_overwrite: bool,
-    ) -> Result<(), InodeError> {
-        self.library.rename(parent, name, new_parent, new_name, allow_overwrite).await
-    }
-
-    async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<(), InodeError> {
-        self.library.rmdir(parent, name).await
-    }
-
-    async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<(), InodeError> {
-        self.library.unlink(parent, name).await
-    }
+fn stale(ino: InodeNo) -> InodeError {
+    let stat = InodeStat::for_directory(OffsetDateTime::UNIX_EPOCH, std::time::Duration::ZERO);
+    let inode = Lookup::new(ino, stat, InodeKind::Directory, None).inode_err();
+    InodeError::StaleInode { remote_key: String::new(), old_inode: inode.clone(), new_inode: inode }
 }

@@ -2,28 +2,41 @@
 
 mod attach;
 mod cache;
+mod changes;
 mod client;
 mod connect;
 mod credentials;
 mod diagnose;
+mod first_read;
 mod fuse;
 mod inodes;
+mod journal;
 mod keys;
+mod leave;
+mod listings;
 mod logging;
 mod memory;
+mod meter;
+mod numbers;
+mod opening;
 mod options;
+mod outdated;
 mod prepare;
 mod put;
 mod refusal;
 mod renewal;
+mod scoped;
 mod server_timeout;
+mod takeover;
 mod upload;
 mod uploads;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use mounter::handover::{MountReply, Refused, Serving};
 
+use meter::METER;
 use options::{Invocation, Options};
 
 /// The buffers come and go in megabytes; the system's allocator would keep them.
@@ -44,6 +57,10 @@ fn main() -> ExitCode {
         Ok(handles) => handles,
         Err(refused) => return refuse(refused),
     };
+    // The working directory is the one shared with the node.
+    if let Err(error) = METER.report(Path::new(".")) {
+        tracing::warn!(%error, "cannot report figures; the mount has no metrics");
+    }
     let prepared = prepare::prepare(&options, &|name| std::env::var(name).ok());
     let session = match prepared.and_then(|prepared| prepared.attach(&options)) {
         Ok(session) => session,

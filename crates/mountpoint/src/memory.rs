@@ -12,12 +12,18 @@ const MIB: u64 = 1024 * 1024;
 const BESIDE_BUFFERS: u64 = 40 * MIB;
 /// Of the rest, for buffers: freed memory takes a moment to get back to the system.
 const FOR_BUFFERS: (u64, u64) = (3, 4);
-/// One part that is read, one that is fetched ahead, one that is written, of the default size. With less, nothing works.
+/// One part that is read, one that is fetched ahead, one that is written. With less, nothing works.
+const LEAST_PARTS: usize = 3;
+/// The same, of the default size.
 const LEAST_FOR_BUFFERS: u64 = 24 * MIB;
 /// Of the rest again, for what open files have written so far: half of what the buffers leave.
 const FOR_SPOOLS: u64 = 8;
 /// More would be used by hundreds of writers only, and none of them needs it.
 const MOST_FOR_SPOOLS: u64 = 64 * MIB;
+/// Of the parts beyond the least, for the content of files that were opened and not read yet: one in three.
+const FOR_FIRST_READS: usize = 3;
+/// As many as programs open at once.
+const MOST_FIRST_READS: usize = 32;
 /// Of a container without a limit: what `memory-target` begins with.
 const WITHOUT_LIMIT: u64 = 512 * MIB;
 
@@ -50,6 +56,13 @@ fn for_buffers(container: u64) -> u64 {
 pub(crate) fn for_spools(container: Option<u64>) -> u64 {
     let rest = container.map_or(u64::MAX, |container| container.saturating_sub(BESIDE_BUFFERS));
     (rest / FOR_SPOOLS).min(MOST_FOR_SPOOLS)
+}
+
+/// How many small files may have their content in buffers before they are read. Each of them takes the buffer of a whole
+/// part, and the library cannot take it back: with too many, all other readers and writers wait for them.
+pub(crate) fn for_first_reads(limit: usize, read_part: usize) -> usize {
+    let parts = data_buffer_budget_for(limit) / read_part;
+    (parts.saturating_sub(LEAST_PARTS) / FOR_FIRST_READS).min(MOST_FIRST_READS)
 }
 
 /// The smallest one with which the library gives out that much for buffers.
@@ -117,6 +130,19 @@ mod tests {
             assert!(spools >= 3 && buffers + spools + 40 <= container.max(67), "{spools} MiB in {container}");
         }
         assert_eq!(for_spools(None), 64 * MIB);
+    }
+
+    #[test]
+    fn files_that_are_not_read_leave_buffers_for_others() {
+        let first_reads = |container_mib: u64, part_mib: u64| {
+            let limit = limit(None, Some(container_mib * MIB)).bytes();
+            for_first_reads(limit, usize::try_from(part_mib * MIB).unwrap())
+        };
+        assert_eq!(first_reads(64, 8), 0);
+        assert_eq!(first_reads(128, 8), 1);
+        assert_eq!(first_reads(512, 8), 13);
+        assert_eq!(first_reads(512, 64), 0);
+        assert_eq!(first_reads(65536, 8), 32);
     }
 
     #[test]

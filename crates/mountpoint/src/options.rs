@@ -158,10 +158,10 @@ pub(crate) struct Options {
     /// Directory bucket to cache contents in
     #[arg(long, value_name = "BUCKET", value_parser = parse_cache_bucket, help_heading = "Caching")]
     pub(crate) cache_xz: Option<Bucket>,
-    /// How long metadata is cached [default: minimal]
+    /// How long metadata is cached [default: less than a second, and confirmed when a file is opened; 60 with a cache]
     #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = checked::<TimeToLive>(MountOption::MetadataTtl), help_heading = "Caching")]
     metadata_ttl: Option<TimeToLive>,
-    /// How long it is cached that a file does not exist [default: the metadata TTL]
+    /// How long it is cached that a file does not exist [default: the metadata TTL if given, or 2 ms]
     #[arg(long, value_name = "SECONDS|indefinite|minimal", value_parser = checked::<TimeToLive>(MountOption::NegativeMetadataTtl), help_heading = "Caching")]
     pub(crate) negative_metadata_ttl: Option<TimeToLive>,
 
@@ -190,6 +190,9 @@ pub(crate) struct Options {
     /// Serve with the library's own FUSE front: what `cargo xtask bench data` compares ours with
     #[arg(long, hide = true)]
     pub(crate) library_front: bool,
+    /// Keep what another mount process needs to continue in this folder, or continue with what is there
+    #[arg(long, value_name = "DIRECTORY", hide = true)]
+    pub(crate) survival_folder: Option<PathBuf>,
     /// Accepted without effect: this program always runs in the foreground
     #[arg(short, long, hide = true)]
     foreground: bool,
@@ -289,9 +292,18 @@ impl Options {
             // As in `mount-s3`: without any TTL, every entry of a listing would be looked up again at once.
             Some(TimeToLive::Duration(Duration::ZERO)) => TimeToLive::Minimal,
             Some(ttl) => ttl,
-            None if self.cache.is_some() || self.cache_xz.is_some() => TimeToLive::Duration(TTL_WITH_CACHE),
+            None if self.caches_contents() => TimeToLive::Duration(TTL_WITH_CACHE),
             None => TimeToLive::Minimal,
         }
+    }
+
+    pub(crate) fn caches_contents(&self) -> bool {
+        self.cache.is_some() || self.cache_xz.is_some()
+    }
+
+    /// Whether lookups and listings answer for other requests for less than a second, which the option does not turn off.
+    pub(crate) fn keeps_lookups_briefly(&self) -> bool {
+        self.metadata_ttl.is_none() && !self.caches_contents() && !self.library_front
     }
 }
 

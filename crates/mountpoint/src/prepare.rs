@@ -17,21 +17,39 @@ use mountpoint_s3_fs::{Runtime, S3Filesystem, S3FilesystemConfig, Superblock, Su
 use crate::cache::{self, BLOCK};
 use crate::client::Client;
 use crate::connect::{Connected, Variable, connect};
-use crate::fuse::{Finish, FuseFilesystem, OpenFiles, SpoolBudget, Storage, Workers};
+use crate::first_read::FIRST_BYTES;
+use crate::fuse::{Finish, FuseFilesystem, OpenFiles, Repetitions, Spools, Storage, Workers};
 use crate::inodes::Inodes;
+use crate::journal::{Begin, Journal};
 use crate::memory;
+use crate::numbers::Numbers;
 use crate::options::{Options, UploadChecksums};
+use crate::outdated::KNOWN_FOR;
 use crate::server_timeout::ServerTimeout;
 
 /// How often unused buffers are returned to the system.
 const RETURN_BUFFERS_EVERY: Duration = Duration::from_mins(1);
 
+/// That a name does not exist: the kernel asks twice when it creates a file, within less than a millisecond. Longer than that
+/// would hide files that others create.
+const KNOWN_TO_BE_MISSING_FOR: Duration = Duration::from_millis(2);
+
 pub(crate) struct Prepared {
     pub(crate) front: Front,
+    /// If the mount is to survive this process.
+    pub(crate) survival: Option<Survival>,
     pub(crate) finish: Finish,
     /// Removed when the session has ended.
     pub(crate) cache_folder: Option<ManagedCacheDir>,
     pub(crate) threads: usize,
+}
+
+/// What is needed to begin a mount that survives, or to go on with one.
+pub(crate) struct Survival {
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) begin: Begin,
+    /// A predecessor has begun it.
+    pub(crate) is_inherited: bool,
 }
 
 /// What answers the kernel.
@@ -42,6 +60,11 @@ pub(crate) enum Front {
 
 pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepared, Refused> {
     let path = options.path()?;
+    let (journal, known) = match &options.survival_folder {
+        Some(folder) => Journal::open(folder).map_err(cannot_serve)?,
+        None => (Journal::off(), None),
+    };
+    let (journal, known) = (Arc::new(journal), known.as_ref());
     let cache_folder = cache::folder(options)?;
     let container = memory::container_limit();
     let memory = memory::limit(options.memory_target, container);
@@ -60,8 +83,9 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
         .build();
     let part_sizes = (parts.read_size_bytes, parts.write_size_bytes);
     let timeout = ServerTimeout::new(options.server_timeout()).map_err(cannot_serve)?;
-    let Connected { client, first, personality } =
-        connect(options, &path, part_sizes, pool.clone(), &timeout, variable)?;
+    let found_in = known.map(|known| known.begin.region.as_str());
+    let Connected { client, first, personality, region } =
+        connect(options, &path, part_sizes, pool.clone(), &timeout, found_in, variable)?;
     refuse_append(options, &path, personality)?;
 
     let config = filesystem_config(options, personality);
@@ -70,24 +94,34 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let runtime = Runtime::new(first.event_loop_group());
     let caches = cache::Caches::new(options, &path, cache_folder.as_ref());
     let prefetcher = caches.prefetcher(&client, &runtime, pool.clone()).map_err(cannot_serve)?;
+    let bucket = path.bucket.to_string();
     let superblock = Superblock::new(client.clone(), path, superblock);
     let threads = size(options.max_threads);
     let (workers, finish) = Workers::new(threads).map_err(cannot_serve)?;
     if options.library_front {
         let files = S3Filesystem::new(client, prefetcher, pool, runtime, superblock, config);
         let front = Front::Library(Box::new(S3FuseFilesystem::new(files, None)));
-        return Ok(Prepared { front, finish, cache_folder, threads });
+        return Ok(Prepared { front, survival: None, finish, cache_folder, threads });
     }
-    let inodes = Inodes::new(superblock, client.uploads());
+    let numbers = Arc::new(Numbers::new(Arc::clone(&journal), known));
+    let briefly = options.keeps_lookups_briefly();
+    let inodes = Inodes::new(superblock, client.clone(), briefly, Arc::clone(&numbers));
     let files = S3Filesystem::new(client.clone(), prefetcher, pool, runtime, inodes, config);
-    let spools = SpoolBudget::new(memory::for_spools(container));
-    let storage = Storage::new(files, client, spools, timeout);
+    let spools = Spools::new(options.survival_folder.clone(), memory::for_spools(container));
+    let storage = Storage::new(files, client, bucket, spools, Arc::clone(&journal), numbers, timeout);
+    let retries = known.map(|known| known.retries.clone()).unwrap_or_default();
     let front = Front::Own(FuseFilesystem {
-        open_files: Arc::new(OpenFiles::new(storage, options.incremental_upload)),
+        open_files: Arc::new(OpenFiles::new(storage, known, options.incremental_upload)),
         workers,
+        repetitions: Repetitions::new(Arc::clone(&journal), retries),
         ignores_attributes: options.ignore_attribute_changes,
     });
-    Ok(Prepared { front, finish, cache_folder, threads })
+    let survival = options.survival_folder.as_ref().map(|_| Survival {
+        journal,
+        begin: known.map_or(Begin { init: Vec::new(), region }, |known| known.begin.clone()),
+        is_inherited: known.is_some(),
+    });
+    Ok(Prepared { front, survival, finish, cache_folder, threads })
 }
 
 pub(crate) fn bad_option(error: impl std::fmt::Display) -> Refused {
@@ -111,9 +145,27 @@ fn refuse_append(options: &Options, path: &S3Path, personality: S3Personality) -
     Ok(())
 }
 
+/// For files that other clients may change at any time. Opening a file confirms what is known about it; everything else, such
+/// as `stat`, may be this old.
+fn brief_cache() -> CacheConfig {
+    CacheConfig {
+        serve_lookup_from_cache: true,
+        file_ttl: KNOWN_FOR,
+        use_negative_cache: true,
+        negative_cache_ttl: KNOWN_TO_BE_MISSING_FOR,
+        ..CacheConfig::default()
+    }
+}
+
 fn filesystem_config(options: &Options, personality: S3Personality) -> S3FilesystemConfig {
     let defaults = S3FilesystemConfig::default();
-    let mut cache_config = CacheConfig::new(options.metadata_ttl());
+    let brief = options.keeps_lookups_briefly();
+    let mut cache_config = if brief { brief_cache() } else { CacheConfig::new(options.metadata_ttl()) };
+    let mut prefetcher_config = defaults.prefetcher_config;
+    // The blocks of a cache are larger.
+    if !options.library_front && !options.caches_contents() {
+        prefetcher_config.initial_request_size = FIRST_BYTES;
+    }
     if let Some(ttl) = options.negative_metadata_ttl {
         cache_config = cache_config.with_negative_metadata_ttl(ttl);
     }
@@ -139,6 +191,7 @@ fn filesystem_config(options: &Options, personality: S3Personality) -> S3Filesys
         server_side_encryption: options.encryption(),
         upload_checksum_algorithm,
         content_type_detection: detection,
+        prefetcher_config,
         read_only: options.read_only,
         ..defaults
     }

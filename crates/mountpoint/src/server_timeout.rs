@@ -16,6 +16,8 @@ use mountpoint_s3_client::{OnTelemetry, S3RequestError};
 use mountpoint_s3_crt::s3::client::RequestMetrics;
 use thiserror::Error;
 
+use crate::meter::METER;
+
 /// What the S3 client returns for a request.
 pub(crate) type Answer<T, E> = ObjectClientResult<T, E, S3RequestError>;
 
@@ -123,6 +125,7 @@ impl ServerTimeout {
 impl OnTelemetry for ServerTimeout {
     /// The client calls this after each attempt at a request.
     fn on_telemetry(&self, attempt: &RequestMetrics) {
+        METER.attempted(attempt);
         if attempt.is_canceled() {
             return;
         }

@@ -8,6 +8,7 @@ use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
 use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview, UploadReviewOutcome};
 use mountpoint_s3_client::{PutObjectRequest, S3RequestError};
 
+use crate::meter::{InProgress, METER};
 use crate::put::Put;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 
@@ -17,6 +18,7 @@ pub(crate) struct Upload {
     key: String,
     requested: Encryption,
     timeout: Arc<ServerTimeout>,
+    _in_progress: InProgress<'static>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -29,7 +31,7 @@ impl Upload {
     pub(crate) fn new(put: Put, key: &str, params: &PutObjectParams, timeout: Arc<ServerTimeout>) -> Self {
         let requested =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { put, key: key.to_owned(), requested, timeout }
+        Self { put, key: key.to_owned(), requested, timeout, _in_progress: METER.upload() }
     }
 }
 

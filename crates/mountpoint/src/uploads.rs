@@ -2,12 +2,13 @@
 //! become, and which object the next upload continues.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mountpoint_s3_client::types::ETag;
+
+use crate::journal::{PublishedObject, Record, Version};
+use crate::scoped::scoped;
 
 /// An object as an upload of this process has left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,14 @@ pub(crate) struct Published {
     pub(crate) etag: ETag,
 }
 
+impl Published {
+    /// So many bytes of an open file are this object.
+    pub(crate) fn record(&self, file: u64, length: u64) -> Record {
+        let (bucket, key) = (self.bucket.clone(), self.key.clone());
+        Record::Published(file, PublishedObject { bucket, key, etag: self.etag.as_str().to_owned(), length })
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Uploads(Mutex<State>);
 
@@ -24,8 +33,8 @@ pub(crate) struct Uploads(Mutex<State>);
 struct State {
     /// By the library's handle.
     writers: HashMap<u64, Writer>,
-    /// The library's handles that read, by inode.
-    readers: HashMap<u64, HashSet<u64>>,
+    /// The library's handles that read, by inode, and the version that they read.
+    readers: HashMap<u64, HashMap<u64, Version>>,
     /// Bytes of a continued file that the library counts a second time, by inode.
     replays: HashMap<u64, usize>,
     /// The object that the next upload to a key must replace. The library has one writer for each key at a time.
@@ -40,6 +49,8 @@ struct Writer {
     creates: bool,
     /// Once the upload is complete.
     etag: Option<ETag>,
+    /// The open file as the kernel knows it, and how many bytes it has.
+    file: Option<(u64, u64)>,
 }
 
 impl Uploads {
@@ -52,7 +63,7 @@ impl Uploads {
         // Of an upload that failed before it began.
         state.conditions.remove(key);
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        state.writers.insert(handle, Writer { bucket, key, creates, etag: None });
+        state.writers.insert(handle, Writer { bucket, key, creates, etag: None, file: None });
     }
 
     /// The next upload to the key replaces this object and no other. Its first `length` bytes are written again.
@@ -65,9 +76,9 @@ impl Uploads {
         }
     }
 
-    /// Whether the library has opened the file for writing.
-    pub(crate) fn writes(&self, handle: u64) -> bool {
-        self.state().writers.contains_key(&handle)
+    /// The key to which a handle writes.
+    pub(crate) fn key(&self, handle: u64) -> Option<String> {
+        self.state().writers.get(&handle).map(|writer| writer.key.clone())
     }
 
     /// Whether the upload creates an object that did not exist.
@@ -75,10 +86,34 @@ impl Uploads {
         self.state().writers.get(&handle).is_some_and(|writer| writer.creates)
     }
 
-    pub(crate) fn publish(&self, handle: u64, etag: ETag) {
+    /// The same by the key of the object.
+    pub(crate) fn creates_object(&self, key: &str) -> bool {
+        self.is_written(key, |writer| writer.creates)
+    }
+
+    /// Whether the file is open for writing and not published.
+    pub(crate) fn writes_object(&self, key: &str) -> bool {
+        self.is_written(key, |_| true)
+    }
+
+    fn is_written(&self, key: &str, in_this_way: impl Fn(&Writer) -> bool) -> bool {
+        let unpublished = |writer: &&Writer| writer.key == key && writer.etag.is_none();
+        self.state().writers.values().filter(unpublished).any(in_this_way)
+    }
+
+    /// The upload has the bytes of this open file, so many.
+    pub(crate) fn has_bytes_of(&self, handle: u64, file: u64, length: u64) {
         if let Some(writer) = self.state().writers.get_mut(&handle) {
-            writer.etag = Some(etag);
+            writer.file = Some((file, length));
         }
+    }
+
+    /// Returns the open file, and how many of its bytes were published.
+    pub(crate) fn publish(&self, handle: u64, etag: ETag) -> Option<(u64, u64)> {
+        let mut state = self.state();
+        let writer = state.writers.get_mut(&handle)?;
+        writer.etag = Some(etag);
+        writer.file
     }
 
     pub(crate) fn published(&self, handle: u64) -> Option<Published> {
@@ -96,23 +131,30 @@ impl Uploads {
         self.state().conditions.remove(key)
     }
 
-    /// Whether these bytes are written again, and are part of the file's size already.
-    pub(crate) fn is_replayed(&self, ino: u64, bytes: usize) -> bool {
+    /// How many of these bytes the file's size does not have yet. The others are written again.
+    pub(crate) fn added(&self, ino: u64, bytes: usize) -> usize {
         let mut state = self.state();
-        let Some(left) = state.replays.get_mut(&ino) else { return false };
-        *left = left.saturating_sub(bytes);
+        let Some(left) = state.replays.get_mut(&ino) else { return bytes };
+        let again = bytes.min(*left);
+        *left -= again;
         if *left == 0 {
             state.replays.remove(&ino);
         }
-        true
+        bytes - again
     }
 
     pub(crate) fn end_replay(&self, ino: u64) {
         self.state().replays.remove(&ino);
     }
 
-    pub(crate) fn add_reader(&self, ino: u64, handle: u64) {
-        self.state().readers.entry(ino).or_default().insert(handle);
+    pub(crate) fn add_reader(&self, ino: u64, handle: u64, version: Version) {
+        self.state().readers.entry(ino).or_default().insert(handle, version);
+    }
+
+    /// Which version a handle reads.
+    pub(crate) fn read_by(&self, ino: u64, handle: u64) -> Version {
+        let state = self.state();
+        state.readers.get(&ino).and_then(|readers| readers.get(&handle)).copied().unwrap_or_default()
     }
 
     pub(crate) fn remove_reader(&self, ino: u64, handle: u64) {
@@ -126,29 +168,34 @@ impl Uploads {
     }
 
     pub(crate) fn readers(&self, ino: u64) -> Vec<u64> {
-        self.state().readers.get(&ino).into_iter().flatten().copied().collect()
+        self.state().readers.get(&ino).into_iter().flat_map(HashMap::keys).copied().collect()
     }
 }
 
+/// Why a file that was written here is opened again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Again {
+    /// To replace this object and no other with a longer one.
+    Continued(Published),
+    /// To repeat what a mount process that died had not published.
+    Repeated {
+        /// There was no object when the file was opened first.
+        creates: bool,
+    },
+}
+
 thread_local! {
-    static CONTINUED: RefCell<Option<Published>> = const { RefCell::new(None) };
+    static AGAIN: RefCell<Option<Again>> = const { RefCell::new(None) };
 }
 
-/// Opens a file through the library, whose arguments have no room for the object that the new upload continues.
-pub(crate) async fn continuing<T>(object: &Published, open: impl Future<Output = T>) -> T {
-    let mut open = pin!(open);
-    poll_fn(|context| {
-        CONTINUED.set(Some(object.clone()));
-        let polled = open.as_mut().poll(context);
-        CONTINUED.set(None);
-        polled
-    })
-    .await
+/// Opens a file through the library.
+pub(crate) async fn again<T>(why: &Again, open: impl Future<Output = T>) -> T {
+    scoped(&AGAIN, why, open).await
 }
 
-/// Inside of [`continuing`], which object that is.
-pub(crate) fn continued() -> Option<Published> {
-    CONTINUED.with_borrow(Clone::clone)
+/// Inside of [`again`], why.
+pub(crate) fn opened_again() -> Option<Again> {
+    AGAIN.with_borrow(Clone::clone)
 }
 
 #[cfg(test)]
@@ -164,12 +211,16 @@ mod tests {
     fn an_upload_is_known_by_its_handle_until_it_ends() {
         let uploads = Uploads::default();
         uploads.begin(7, "bucket", "key", true);
-        assert!(uploads.writes(7) && uploads.creates(7) && !uploads.writes(8));
+        assert!(uploads.creates(7) && uploads.key(7).as_deref() == Some("key") && uploads.key(8).is_none());
+        assert!(uploads.creates_object("key") && !uploads.creates_object("other"));
+        assert!(uploads.writes_object("key") && !uploads.writes_object("other"));
         assert_eq!(uploads.published(7), None);
-        uploads.publish(7, "one".into());
+        uploads.has_bytes_of(7, 1, 30);
+        assert_eq!(uploads.publish(7, "one".into()), Some((1, 30)));
+        assert!(!uploads.creates_object("key"), "it exists now");
         assert_eq!(uploads.published(7), Some(object("one")));
         uploads.end(7);
-        assert!(!uploads.writes(7) && uploads.published(7).is_none());
+        assert!(uploads.key(7).is_none() && uploads.published(7).is_none());
     }
 
     #[test]
@@ -187,20 +238,27 @@ mod tests {
     #[test]
     fn bytes_that_are_written_again_are_counted_once() {
         let uploads = Uploads::default();
-        assert!(!uploads.is_replayed(1, 10));
+        assert_eq!(uploads.added(1, 10), 10);
         uploads.begin_continuation(7, 1, &object("one"), 10);
-        assert!(uploads.is_replayed(1, 6) && uploads.is_replayed(1, 4) && !uploads.is_replayed(1, 1));
+        assert_eq!((uploads.added(1, 6), uploads.added(1, 4), uploads.added(1, 1)), (0, 0, 1));
+        uploads.begin_continuation(7, 1, &object("one"), 10);
+        assert_eq!(
+            (uploads.added(1, 12), uploads.added(1, 1)),
+            (2, 1),
+            "more is repeated than was published"
+        );
         uploads.begin_continuation(7, 1, &object("one"), 10);
         uploads.end_replay(1);
-        assert!(!uploads.is_replayed(1, 10));
+        assert_eq!(uploads.added(1, 10), 10);
         uploads.begin_continuation(7, 1, &object("one"), 0);
-        assert!(!uploads.is_replayed(1, 10), "nothing was published but an empty file");
+        assert_eq!(uploads.added(1, 10), 10, "nothing was published but an empty file");
     }
 
     #[test]
-    fn only_the_continued_open_knows_the_object() {
-        assert_eq!(continued(), None);
-        assert_eq!(block_on(continuing(&object("one"), async { continued() })), Some(object("one")));
-        assert_eq!(continued(), None);
+    fn only_the_repeated_open_knows_why() {
+        assert_eq!(opened_again(), None);
+        let why = Again::Continued(object("one"));
+        assert_eq!(block_on(again(&why, async { opened_again() })), Some(why));
+        assert_eq!(opened_again(), None);
     }
 }

@@ -1,23 +1,21 @@
 //! The node's end of the hand-over: one request with one descriptor, one reply, each within a deadline.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat, open, openat};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, sendmsg, socket_with,
-};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use thiserror::Error;
 
 use crate::SOCKET;
+use crate::handover::descriptor::is_fuse;
 use crate::handover::frame::{self, FrameError, HEADER};
-use crate::handover::{MAX_DESCRIPTORS, MountReply, MountRequest};
+use crate::handover::transfer::{self, left, send};
+use crate::handover::{MountReply, MountRequest, Purpose, Refused};
 
 /// Why the node did not get a reply.
 #[derive(Debug, Error)]
@@ -41,17 +39,66 @@ pub fn hand_over(
     descriptor: BorrowedFd<'_>,
     until: Instant,
 ) -> Result<MountReply, HandOverError> {
+    Ok(exchange(folder, request, &[descriptor], until)?.0)
+}
+
+/// Hands the mount that another pod has left to the mounter that listens in this folder, with the folder in which that pod has
+/// kept what a successor needs.
+pub fn take_over(
+    folder: &Path,
+    request: &MountRequest,
+    descriptor: BorrowedFd<'_>,
+    kept: BorrowedFd<'_>,
+    until: Instant,
+) -> Result<MountReply, HandOverError> {
+    Ok(exchange(folder, request, &[descriptor, kept], until)?.0)
+}
+
+/// Asks the mounter in this folder to leave its mount to another pod.
+pub fn leave(folder: &Path, until: Instant) -> Result<MountReply, HandOverError> {
+    Ok(exchange(folder, &MountRequest::only(Purpose::Leave), &[], until)?.0)
+}
+
+/// The descriptor of a mount.
+#[derive(Debug)]
+pub struct Fetched {
+    pub descriptor: OwnedFd,
+    /// Otherwise the mounter has left the mount, and nothing may serve it.
+    pub is_served: bool,
+}
+
+/// The descriptor of the mount that the mounter in this folder serves or has left, or why there is none.
+pub fn fetch(folder: &Path, until: Instant) -> Result<Result<Fetched, Refused>, HandOverError> {
+    let (reply, descriptors) = exchange(folder, &MountRequest::only(Purpose::Fetch), &[], until)?;
+    let is_served = match reply {
+        MountReply::Serving(_) => true,
+        MountReply::Left => false,
+        MountReply::Refused(refused) => return Ok(Err(refused)),
+    };
+    match descriptors.into_iter().next() {
+        // The pod may have sent anything.
+        Some(descriptor) => Ok(is_fuse(&descriptor).map(|()| Fetched { descriptor, is_served })),
+        None => Err(HandOverError::Receive(io::Error::other("the reply came without the descriptor"))),
+    }
+}
+
+fn exchange(
+    folder: &Path,
+    request: &MountRequest,
+    descriptors: &[BorrowedFd<'_>],
+    until: Instant,
+) -> Result<(MountReply, Vec<OwnedFd>), HandOverError> {
     let message = frame::encode(request).map_err(HandOverError::Request)?;
-    let mut stream = connect(folder, until).map_err(HandOverError::Connect)?;
+    let stream = connect(folder, until).map_err(HandOverError::Connect)?;
     // A mounter that refuses without reading the request fails the send, but its reply is there to be read.
-    let sent = send(&stream, &message, &[descriptor], until);
-    let mut header = [0; HEADER];
-    if let Err(error) = read_exact(&mut stream, &mut header, until) {
+    let sent = send(&stream, &message, descriptors, until);
+    let (mut header, mut received) = ([0; HEADER], Vec::new());
+    if let Err(error) = read_exact(&stream, &mut header, &mut received, until) {
         return Err(sent.map_or_else(HandOverError::Send, |()| HandOverError::Receive(error)));
     }
     let mut body = vec![0; frame::body_length(header).map_err(HandOverError::Reply)?];
-    read_exact(&mut stream, &mut body, until).map_err(HandOverError::Receive)?;
-    frame::decode(&body).map_err(HandOverError::Reply)
+    read_exact(&stream, &mut body, &mut received, until).map_err(HandOverError::Receive)?;
+    Ok((frame::decode(&body).map_err(HandOverError::Reply)?, received))
 }
 
 /// Whether a mounter listens in this folder. Does not wait: a full backlog belongs to a mounter, too.
@@ -88,31 +135,14 @@ fn reach(
     Ok(socket.into())
 }
 
-/// The kernel passes descriptors along with the first byte.
-pub fn send(
-    mut stream: &UnixStream,
-    message: &[u8],
-    descriptors: &[BorrowedFd<'_>],
+fn read_exact(
+    stream: &UnixStream,
+    mut buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
     until: Instant,
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
-    }
-    stream.set_write_timeout(Some(left(until)?))?;
-    let mut sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
-    while sent < message.len() {
-        stream.set_write_timeout(Some(left(until)?))?;
-        sent += stream.write(&message[sent..])?;
-    }
-    Ok(())
-}
-
-fn read_exact(stream: &mut UnixStream, mut buffer: &mut [u8], until: Instant) -> io::Result<()> {
     while !buffer.is_empty() {
-        stream.set_read_timeout(Some(left(until)?))?;
-        match stream.read(buffer) {
+        match transfer::receive(stream, buffer, descriptors, until) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(read) => buffer = &mut buffer[read..],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -122,15 +152,11 @@ fn read_exact(stream: &mut UnixStream, mut buffer: &mut [u8], until: Instant) ->
     Ok(())
 }
 
-pub(super) fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::fs::{self, File};
+    use std::time::Duration;
 
     #[test]
     fn a_long_path_works_and_no_symbolic_link_is_followed() {

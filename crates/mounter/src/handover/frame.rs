@@ -87,7 +87,7 @@ mod tests {
             arguments in proptest::collection::vec(".{0,20}", 0..5),
             environment in proptest::collection::btree_map(".{0,9}", ".{0,20}", 0..5),
         ) {
-            let request = MountRequest { volume_id, bucket, arguments, environment };
+            let request = MountRequest { volume_id, bucket, arguments, environment, ..MountRequest::default() };
             let frame = encode(&request).unwrap();
             let (header, body) = split(&frame).unwrap();
             prop_assert_eq!(body_length(header).unwrap(), body.len());

@@ -2,13 +2,13 @@
 //! mount reply.
 
 pub mod client;
+mod descriptor;
 pub mod frame;
 mod reply;
 mod request;
 pub mod server;
+pub mod transfer;
 
+pub use descriptor::{FUSE_DEVICE, is_disconnected};
 pub use reply::{Code, MountReply, Refused, Serving};
-pub use request::MountRequest;
-
-/// Exactly one descriptor is accepted. There is room for several, because the kernel silently drops what does not fit.
-const MAX_DESCRIPTORS: usize = 8;
+pub use request::{MountRequest, Purpose};

@@ -7,6 +7,8 @@ use thiserror::Error;
 #[serde(rename_all = "kebab-case")]
 pub enum MountReply {
     Serving(Serving),
+    /// The mount process has ended, or waits to be ended, for another one to continue.
+    Left,
     Refused(Refused),
 }
 
@@ -50,7 +52,7 @@ pub enum Code {
     Garbled,
     /// The message has another version of the protocol.
     WrongVersion,
-    /// No descriptor, more than one, or not of `/dev/fuse`.
+    /// Too few descriptors, too many, or one that is not of `/dev/fuse`.
     WrongDescriptor,
     /// The peer did not send its message in time.
     Late,
@@ -106,6 +108,7 @@ mod tests {
     fn a_reply_is_one_line_that_reads_back() {
         for reply in [
             MountReply::Serving(Serving { pid: 7, version: "1.2".into() }),
+            MountReply::Left,
             MountReply::Refused(Refused::new(Code::NoSuchBucket, "there is no\nbucket `b`")),
         ] {
             let line = reply.to_line();

@@ -1,4 +1,4 @@
-//! The mount request: one bucket, served with these arguments in this environment.
+//! What a node asks a mounter for: mostly to serve one bucket with these arguments in this environment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +17,51 @@ pub struct MountRequest {
     /// The complete environment of the mount process, with the variables of its
     /// [`Credentials`](crate::credentials::Credentials).
     pub environment: BTreeMap<String, String>,
+    #[serde(default, skip_serializing_if = "Purpose::is_mount")]
+    pub purpose: Purpose,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Purpose {
+    /// To serve a new mount.
+    #[default]
+    Mount,
+    /// To continue a mount whose mounter and mount process have died in this pod. Bucket, arguments and environment are those
+    /// of before, which the mounter has kept.
+    Continue,
+    /// To get a copy of the descriptor of the mount that is being served, so that the mount outlives the mounter.
+    Fetch,
+    /// To end the mount process, if another one can continue everything, and to keep the descriptor: the mount moves to
+    /// another pod.
+    Leave,
+    /// To continue a mount of another pod. With the descriptor comes the folder in which that pod has kept what a successor
+    /// needs.
+    TakeOver,
+}
+
+impl Purpose {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it with a reference")]
+    fn is_mount(&self) -> bool {
+        *self == Self::Mount
+    }
+
+    /// How many descriptors come with the request.
+    pub(super) fn descriptors(self) -> usize {
+        match self {
+            Self::Fetch | Self::Leave => 0,
+            Self::Mount | Self::Continue => 1,
+            Self::TakeOver => 2,
+        }
+    }
 }
 
 impl MountRequest {
+    /// Without a bucket and arguments.
+    pub fn only(purpose: Purpose) -> Self {
+        Self { purpose, ..Self::default() }
+    }
+
     /// Values of the environment that must not be logged. Short ones are not hidden: replacing them would garble every
     /// line and protect nothing.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
@@ -43,6 +85,7 @@ impl fmt::Debug for MountRequest {
             .field("bucket", &self.bucket)
             .field("arguments", &self.arguments)
             .field("environment", &self.environment.keys().collect::<Vec<_>>())
+            .field("purpose", &self.purpose)
             .finish()
     }
 }

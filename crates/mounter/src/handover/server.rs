@@ -1,22 +1,17 @@
 //! The mounter's end of the hand-over: a request with its descriptor is received completely and in time, or refused.
 
-use std::io::{self, IoSliceMut, Write as _};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io::{self, Write as _};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
-use rustix::fs::{FileType, fstat};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
-use crate::handover::client::left;
+use crate::handover::descriptor::is_fuse;
 use crate::handover::frame::{self, HEADER};
-use crate::handover::{Code, MAX_DESCRIPTORS, MountReply, MountRequest, Refused};
-
-/// The device number of `/dev/fuse`, the same on every Linux.
-const FUSE_DEVICE: (u32, u32) = (10, 229);
+use crate::handover::transfer::{self, send};
+use crate::handover::{Code, MountReply, MountRequest, Refused};
 
 /// Only root, as the node service is, may hand over mounts. Its process cannot be identified: it runs in another PID
 /// namespace.
@@ -30,9 +25,19 @@ pub fn check_peer(peer: &UnixStream) -> Result<(), Refused> {
     Err(Refused::new(Code::WrongPeer, message))
 }
 
-/// The request and its descriptor, or why it is refused; every other descriptor is closed. `None` from a peer that hangs
-/// up without sending anything: that is how the node probes whether a mounter listens.
-pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(MountRequest, OwnedFd)>, Refused> {
+/// A request with the descriptors that it needs.
+#[derive(Debug)]
+pub struct Received {
+    pub request: MountRequest,
+    /// Of the mount.
+    pub descriptor: Option<OwnedFd>,
+    /// In which another pod has kept what a successor needs.
+    pub folder: Option<OwnedFd>,
+}
+
+/// A request, or why it is refused; then every descriptor is closed. `None` from a peer that hangs up without sending
+/// anything: that is how the node probes whether a mounter listens.
+pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<Received>, Refused> {
     let mut header = [0; HEADER];
     let mut descriptors = Vec::new();
     if receive_all(stream, &mut header, &mut descriptors, until)? == 0 {
@@ -43,13 +48,26 @@ pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<(MountReque
         return Err(lost(&io::ErrorKind::UnexpectedEof.into()));
     }
     let request: MountRequest = frame::decode(&body).map_err(|error| Refused::from(&error))?;
-    let found = descriptors.len();
-    let descriptor = descriptors.pop().filter(|_| found == 1).ok_or_else(|| {
-        let message = format!("the mount request came with {found} descriptors instead of one");
-        Refused::new(Code::WrongDescriptor, message)
-    })?;
-    is_fuse(&descriptor)?;
-    Ok(Some((request, descriptor)))
+    let (found, expected) = (descriptors.len(), request.purpose.descriptors());
+    if found != expected {
+        let message = format!("the mount request came with {found} descriptors instead of {expected}");
+        return Err(Refused::new(Code::WrongDescriptor, message));
+    }
+    let mut descriptors = descriptors.into_iter();
+    let (descriptor, folder) = (descriptors.next(), descriptors.next());
+    descriptor.as_ref().map_or(Ok(()), is_fuse)?;
+    Ok(Some(Received { request, descriptor, folder }))
+}
+
+/// Answers a request for the descriptor.
+pub fn reply_with_descriptor(
+    stream: &UnixStream,
+    reply: &MountReply,
+    descriptor: BorrowedFd<'_>,
+    within: Duration,
+) -> io::Result<()> {
+    let frame = frame::encode(reply).map_err(io::Error::other)?;
+    send(stream, &frame, &[descriptor], Instant::now() + within)
 }
 
 pub fn reply(mut stream: &UnixStream, reply: &MountReply, within: Duration) -> io::Result<()> {
@@ -86,44 +104,16 @@ fn receive_some(
     descriptors: &mut Vec<OwnedFd>,
     until: Instant,
 ) -> Result<usize, Refused> {
-    let left = left(until).and_then(|left| stream.set_read_timeout(Some(left)));
-    left.map_err(|error| lost(&error))?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC);
-    let received = received.map_err(|error| lost(&error.into()))?;
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(sent) = message {
-            descriptors.extend(sent);
-        }
-    }
-    // A peer that keeps sending descriptors must not use up the mounter's.
-    if received.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > MAX_DESCRIPTORS {
-        return Err(Refused::new(
-            Code::WrongDescriptor,
-            format!("the mount request came with more than {MAX_DESCRIPTORS} descriptors instead of one"),
-        ));
-    }
-    Ok(received.bytes)
-}
-
-/// With any other file the mount process would fail with an error that does not name the cause.
-fn is_fuse(descriptor: &OwnedFd) -> Result<(), Refused> {
-    let status = fstat(descriptor).map_err(|error| {
-        Refused::new(Code::WrongDescriptor, format!("cannot inspect the descriptor: {error}"))
-    })?;
-    let device = (rustix::fs::major(status.st_rdev), rustix::fs::minor(status.st_rdev));
-    if FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice && device == FUSE_DEVICE {
-        Ok(())
-    } else {
-        Err(Refused::new(Code::WrongDescriptor, "the descriptor is not /dev/fuse"))
-    }
+    transfer::receive(stream, buffer, descriptors, until).map_err(|error| match error.kind() {
+        io::ErrorKind::InvalidData => Refused::new(Code::WrongDescriptor, error.to_string()),
+        _ => lost(&error),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handover::client::send;
+    use crate::handover::Purpose;
     use proptest::prelude::*;
     use proptest::sample::Index;
     use std::fs::File;
@@ -141,10 +131,7 @@ mod tests {
     }
 
     /// What the mounter receives from `peer`.
-    fn received(
-        until: Instant,
-        peer: impl FnOnce(UnixStream) + Send,
-    ) -> Result<Option<(MountRequest, OwnedFd)>, Refused> {
+    fn received(until: Instant, peer: impl FnOnce(UnixStream) + Send) -> Result<Option<Received>, Refused> {
         let (here, there) = UnixStream::pair().unwrap();
         std::thread::scope(|scope| {
             scope.spawn(move || peer(here));
@@ -208,9 +195,19 @@ mod tests {
                 send(&peer, &request(), &descriptors, later()).unwrap();
             }
         };
-        for count in [1, 2, MAX_DESCRIPTORS] {
+        for count in [1, 2, 8] {
             assert_eq!(code(with(count)), Code::WrongDescriptor, "{count}");
         }
+    }
+
+    #[test]
+    fn a_request_for_the_descriptor_comes_without_one() {
+        let fetch = frame::encode(&MountRequest::only(Purpose::Fetch)).unwrap();
+        let sent = fetch.clone();
+        let received = received(later(), move |mut peer| peer.write_all(&sent).unwrap()).unwrap().unwrap();
+        assert!(received.request.purpose == Purpose::Fetch && received.descriptor.is_none());
+        let refused = code(move |peer| send(&peer, &fetch, &[null().as_fd()], later()).unwrap());
+        assert_eq!(refused, Code::WrongDescriptor);
     }
 
     #[test]

@@ -16,6 +16,18 @@ pub(super) enum Failure {
     Truncation { from: u64, to: u64 },
     #[error("cannot continue the file: its first {length} bytes cannot be read back: {reason}")]
     ReadBack { length: u64, reason: String },
+    #[error("cannot keep what was written: {0}")]
+    Spool(String),
+    #[error("cannot look the object up: {0}")]
+    Server(String),
+    #[error("the object was replaced or deleted while the file was open")]
+    Replaced,
+    #[error(
+        "the mount process died with bytes of this file that were not uploaded yet: write the file again"
+    )]
+    Lost,
+    #[error("{deaths} mount processes have died with this request")]
+    Deadly { deaths: u32 },
 }
 
 impl From<Error> for Failure {
@@ -31,7 +43,10 @@ impl Failure {
             Self::BadHandle => Errno::BADF,
             Self::OutOfOrder { .. } => Errno::INVAL,
             Self::Truncation { .. } => Errno::PERM,
-            Self::ReadBack { .. } => Errno::IO,
+            Self::ReadBack { .. } | Self::Spool(_) | Self::Server(_) | Self::Lost | Self::Deadly { .. } => {
+                Errno::IO
+            }
+            Self::Replaced => Errno::STALE,
         };
         errno.raw_os_error()
     }

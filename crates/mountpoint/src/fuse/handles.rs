@@ -1,47 +1,77 @@
-//! Every open file and directory. The kernel knows them by numbers of this table; the library's numbers change when a file is
-//! continued.
+//! Every open file and directory, by the number that the kernel has for it. The library's numbers change when a file is
+//! continued and when another mount process takes over.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::directory::Directory;
 use super::failure::Failure;
+use super::reader::Reader;
 use super::writer::Writer;
 
 #[derive(Clone)]
 pub(super) enum Handle {
-    /// Served by the library alone, under its own number: readers, and writers that append to objects in directory buckets.
-    Plain(u64),
+    Reader(Arc<Reader>),
     Writer(Arc<Writer>),
-    /// Under the library's number.
-    Directory(u64),
+    /// Written by the library alone, under its own number: an object in a directory bucket, to which bytes are appended.
+    Appender(u64),
+    Directory(Arc<Directory>),
+    /// A mount process died with bytes that were in no other place.
+    Lost,
 }
 
 #[derive(Default)]
 pub(super) struct Handles {
     last: AtomicU64,
-    open: RwLock<HashMap<u64, Handle>>,
+    open: RwLock<HashMap<u64, Opened>>,
+}
+
+struct Opened {
+    handle: Handle,
+    /// Of the request.
+    unique: u64,
 }
 
 impl Handles {
-    pub(super) fn insert(&self, handle: Handle) -> u64 {
-        let number = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(number, handle);
-        number
+    /// With numbers above those that were used before.
+    pub(super) fn after(last: u64) -> Self {
+        Self { last: AtomicU64::new(last), open: RwLock::default() }
+    }
+
+    pub(super) fn next_number(&self) -> u64 {
+        self.last.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn insert(&self, number: u64, unique: u64, handle: Handle) {
+        let opened = Opened { handle, unique };
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(number, opened);
     }
 
     pub(super) fn get(&self, number: u64) -> Result<Handle, Failure> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.get(&number).cloned().ok_or(Failure::BadHandle)
+        open.get(&number).map(|opened| opened.handle.clone()).ok_or(Failure::BadHandle)
     }
 
-    pub(super) fn any(&self, is_wanted: impl FnMut(&Handle) -> bool) -> bool {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).values().any(is_wanted)
+    /// What the request has opened already: the mount process that did it died before the kernel got the answer.
+    pub(super) fn opened_by(&self, unique: u64) -> Option<u64> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.iter().find(|(_, opened)| opened.unique == unique).map(|(number, _)| *number)
+    }
+
+    /// Those who have the file open for writing.
+    pub(super) fn writers(&self, ino: u64) -> Vec<Arc<Writer>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let writers = open.values().filter_map(|opened| match &opened.handle {
+            Handle::Writer(writer) if writer.ino == ino => Some(Arc::clone(writer)),
+            _ => None,
+        });
+        writers.collect()
     }
 
     pub(super) fn remove(&self, number: u64) -> Result<Handle, Failure> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-        open.remove(&number).ok_or(Failure::BadHandle)
+        open.remove(&number).map(|opened| opened.handle).ok_or(Failure::BadHandle)
     }
 }
 
@@ -51,12 +81,15 @@ mod tests {
 
     #[test]
     fn a_number_is_one_open_file_until_its_end() {
-        let handles = Handles::default();
-        let (first, second) = (handles.insert(Handle::Plain(7)), handles.insert(Handle::Plain(7)));
-        assert_ne!(first, second);
-        assert!(matches!(handles.remove(first), Ok(Handle::Plain(7))));
-        assert!(matches!(handles.get(first), Err(Failure::BadHandle)));
-        assert!(matches!(handles.get(second), Ok(Handle::Plain(7))));
-        assert!(handles.insert(Handle::Plain(8)) > second, "numbers are not used again");
+        let handles = Handles::after(40);
+        let (first, second) = (handles.next_number(), handles.next_number());
+        assert_eq!((first, second), (41, 42));
+        handles.insert(first, 8, Handle::Lost);
+        handles.insert(second, 9, Handle::Appender(7));
+        assert!(matches!(handles.get(second), Ok(Handle::Appender(7))));
+        assert_eq!((handles.opened_by(9), handles.opened_by(10)), (Some(second), None));
+        assert!(handles.remove(second).is_ok());
+        assert!(matches!(handles.get(second), Err(Failure::BadHandle)));
+        assert!(handles.get(first).is_ok());
     }
 }

@@ -3,9 +3,12 @@
 //! server from being answered.
 
 mod attributes;
+mod directory;
 mod failure;
 mod handles;
 mod open_files;
+mod origin;
+mod reader;
 mod replies;
 mod requests;
 mod spool;
@@ -22,14 +25,16 @@ use tracing::Span;
 use crate::client::Client;
 use failure::Failure;
 pub(crate) use open_files::OpenFiles;
+pub(crate) use origin::Repetitions;
 use replies::log_failure;
-pub(crate) use spool::SpoolBudget;
+pub(crate) use spool::Spools;
 pub(crate) use storage::Storage;
 pub(crate) use workers::{Finish, Workers};
 
 pub(crate) struct FuseFilesystem {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) workers: Workers,
+    pub(crate) repetitions: Repetitions,
     /// Changes of attributes that objects do not have are accepted without effect.
     pub(crate) ignores_attributes: bool,
 }

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use tracing::Span;
 
 use super::failure::Failure;
+use crate::meter::METER;
 
 /// In the span of its request. That a file does not exist is not worth a line.
 pub(super) fn log_failure(error: &Failure) -> i32 {
@@ -49,6 +50,7 @@ reply_with!(names_and_attributes: ReplyDirectoryPlus, |reply, _done: ()| reply.o
 reply_with!(written: ReplyWrite, |reply, bytes: u32| {
     reply.written(bytes);
     count_bytes("write", bytes as usize);
+    METER.written(bytes as usize);
 });
 reply_with!(statfs: ReplyStatfs, |reply, of: StatFs| reply.statfs(
     of.total_blocks,
@@ -66,6 +68,7 @@ pub(super) fn data(reply: ReplyData, result: Result<impl AsRef<[u8]>, i32>) {
         Ok(content) => {
             reply.data(content.as_ref());
             count_bytes("read", content.as_ref().len());
+            METER.read(content.as_ref().len());
         }
         Err(errno) => reply.error(errno),
     }

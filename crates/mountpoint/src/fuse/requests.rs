@@ -29,6 +29,16 @@ macro_rules! span {
     };
 }
 
+/// Where the request comes from. One that mount processes have died of is refused.
+macro_rules! admit {
+    ($front:expr, $request:expr, $reply:expr) => {
+        match $front.repetitions.admit($request) {
+            Ok(origin) => origin,
+            Err(failure) => return $reply.error(log_failure(&failure)),
+        }
+    };
+}
+
 /// For every other request the trait replies with the error that the library would reply with.
 impl Filesystem for FuseFilesystem {
     fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
@@ -36,15 +46,21 @@ impl Filesystem for FuseFilesystem {
     }
 
     fn statfs(&self, request: &Request<'_>, ino: u64, reply: ReplyStatfs) {
+        admit!(self, request, reply);
         let files = self.files();
         let handler = async move { files.statfs(ino).await };
         self.answer(span!("statfs", request, ino), handler, statfs(reply));
     }
 
     fn lookup(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEntry) {
-        let (files, name) = (self.files(), name.to_owned());
+        admit!(self, request, reply);
+        let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("lookup", request, ino = parent, wanted = ?name);
-        self.answer(span, async move { files.lookup(parent, &name).await }, entry(reply));
+        let handler = async move {
+            open_files.reopen_writers().await;
+            open_files.storage.files.lookup(parent, &name).await
+        };
+        self.answer(span, handler, entry(reply));
     }
 
     fn forget(&self, _request: &Request<'_>, ino: u64, lookups: u64) {
@@ -52,8 +68,12 @@ impl Filesystem for FuseFilesystem {
     }
 
     fn getattr(&self, request: &Request<'_>, ino: u64, _handle: Option<u64>, reply: ReplyAttr) {
-        let files = self.files();
-        let handler = async move { files.getattr(ino).await };
+        admit!(self, request, reply);
+        let open_files = self.open_files();
+        let handler = async move {
+            open_files.reopen_writers().await;
+            open_files.storage.files.getattr(ino).await
+        };
         self.answer(span!("getattr", request, ino), handler, attributes(reply));
     }
 
@@ -75,10 +95,12 @@ impl Filesystem for FuseFilesystem {
         flags: Option<u32>,
         reply: ReplyAttr,
     ) {
+        admit!(self, request, reply);
         let requested = Requested { mode, uid, gid, size, atime, mtime };
         let (open_files, ignored) = (self.open_files(), self.ignores_attributes);
         let handler = async move {
             let files = &open_files.storage.files;
+            open_files.reopen_writers().await;
             let current = files.getattr(ino).await?;
             match requested.change_of(&current.attr) {
                 Change::Nothing => Ok(current),
@@ -97,8 +119,9 @@ impl Filesystem for FuseFilesystem {
     }
 
     fn open(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
+        let origin = admit!(self, request, reply);
         let (open_files, pid) = (self.open_files(), request.pid());
-        let handler = async move { open_files.open(ino, flags, pid).await };
+        let handler = async move { open_files.open(ino, flags, pid, origin).await };
         self.answer(span!("open", request, ino), handler, opened(reply));
     }
 
@@ -113,10 +136,11 @@ impl Filesystem for FuseFilesystem {
         lock: Option<u64>,
         reply: ReplyData,
     ) {
+        admit!(self, request, reply);
         let open_files = self.open_files();
         self.workers.run(span!("read", request, ino, fh, offset, size), async move {
             let Storage { files, server_timeout, .. } = &open_files.storage;
-            let content = match open_files.reader(fh) {
+            let content = match open_files.reader(fh).await {
                 // The client does not end a download that stalls. A reader can fail at any time: the library keeps count
                 // of what was read from the download, and the next reader continues from there.
                 Ok(fh) => {
@@ -148,19 +172,22 @@ impl Filesystem for FuseFilesystem {
         _lock: Option<u64>,
         reply: ReplyWrite,
     ) {
+        let origin = admit!(self, request, reply);
         let span = span!("write", request, ino, fh, offset, length = content.len());
         let (open_files, content) = (self.open_files(), content.to_vec());
-        let handler = async move { open_files.write(ino, fh, offset, content).await };
+        let handler = async move { open_files.write(ino, fh, offset, &content, origin).await };
         self.answer(span, handler, written(reply));
     }
 
     fn fsync(&self, request: &Request<'_>, ino: u64, fh: u64, datasync: bool, reply: ReplyEmpty) {
+        admit!(self, request, reply);
         let open_files = self.open_files();
         let handler = async move { open_files.sync(ino, fh, datasync).await };
         self.answer(span!("fsync", request, ino, fh), handler, empty(reply));
     }
 
     fn flush(&self, request: &Request<'_>, ino: u64, fh: u64, lock: u64, reply: ReplyEmpty) {
+        admit!(self, request, reply);
         let (open_files, pid) = (self.open_files(), request.pid());
         let handler = async move { open_files.flush(ino, fh, lock, pid).await };
         self.answer(span!("flush", request, ino, fh), handler, empty(reply));
@@ -176,21 +203,24 @@ impl Filesystem for FuseFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        let origin = admit!(self, request, reply);
         let open_files = self.open_files();
-        let handler = async move { open_files.release(ino, fh, flags).await };
+        let handler = async move { open_files.release(ino, fh, flags, origin).await };
         self.answer(span!("release", request, ino, fh), handler, empty(reply));
     }
 
     fn opendir(&self, request: &Request<'_>, ino: u64, flags: i32, reply: ReplyOpen) {
+        let origin = admit!(self, request, reply);
         let open_files = self.open_files();
-        let handler = async move { open_files.open_directory(ino, flags).await };
+        let handler = async move { open_files.open_directory(ino, flags, origin).await };
         self.answer(span!("opendir", request, ino), handler, opened(reply));
     }
 
     fn readdir(&self, request: &Request<'_>, ino: u64, fh: u64, offset: i64, mut reply: ReplyDirectory) {
+        admit!(self, request, reply);
         let open_files = self.open_files();
         self.workers.run(span!("readdir", request, ino, fh, offset), async move {
-            let listed = open_files.list(ino, fh, offset, Names(&mut reply)).await;
+            let listed = open_files.list(fh, offset, false, Names(&mut reply)).await;
             names(reply)(listed.map_err(|failure| log_failure(&failure)));
         });
     }
@@ -203,16 +233,18 @@ impl Filesystem for FuseFilesystem {
         offset: i64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        admit!(self, request, reply);
         let open_files = self.open_files();
         self.workers.run(span!("readdirplus", request, ino, fh, offset), async move {
-            let listed = open_files.list_plus(ino, fh, offset, NamesAndAttributes(&mut reply)).await;
+            let listed = open_files.list(fh, offset, true, NamesAndAttributes(&mut reply)).await;
             names_and_attributes(reply)(listed.map_err(|failure| log_failure(&failure)));
         });
     }
 
-    fn releasedir(&self, request: &Request<'_>, ino: u64, fh: u64, flags: i32, reply: ReplyEmpty) {
+    fn releasedir(&self, request: &Request<'_>, ino: u64, fh: u64, _flags: i32, reply: ReplyEmpty) {
+        let origin = admit!(self, request, reply);
         let open_files = self.open_files();
-        let handler = async move { open_files.release_directory(ino, fh, flags).await };
+        let handler = async move { open_files.release_directory(fh, origin).await };
         self.answer(span!("releasedir", request, ino, fh), handler, empty(reply));
     }
 
@@ -226,9 +258,15 @@ impl Filesystem for FuseFilesystem {
         device: u32,
         reply: ReplyEntry,
     ) {
+        let origin = admit!(self, request, reply);
         let (files, name) = (self.files(), name.to_owned());
         let span = span!("mknod", request, ino = parent, wanted = ?name);
-        let handler = async move { files.mknod(parent, &name, mode, umask, device).await };
+        let handler = async move {
+            match files.mknod(parent, &name, mode, umask, device).await {
+                Err(error) if origin.has_done(&error, Errno::EXIST) => files.lookup(parent, &name).await,
+                created => created,
+            }
+        };
         self.answer(span, handler, entry(reply));
     }
 
@@ -241,22 +279,44 @@ impl Filesystem for FuseFilesystem {
         umask: u32,
         reply: ReplyEntry,
     ) {
+        let origin = admit!(self, request, reply);
         let (files, name) = (self.files(), name.to_owned());
         let span = span!("mkdir", request, ino = parent, wanted = ?name);
-        let handler = async move { files.mkdir(parent, &name, mode, umask).await };
+        let handler = async move {
+            match files.mkdir(parent, &name, mode, umask).await {
+                Err(error) if origin.has_done(&error, Errno::EXIST) => files.lookup(parent, &name).await,
+                created => created,
+            }
+        };
         self.answer(span, handler, entry(reply));
     }
 
     fn rmdir(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
+        let origin = admit!(self, request, reply);
         let (files, name) = (self.files(), name.to_owned());
         let span = span!("rmdir", request, ino = parent, wanted = ?name);
-        self.answer(span, async move { files.rmdir(parent, &name).await }, empty(reply));
+        let handler = async move {
+            match files.rmdir(parent, &name).await {
+                Err(error) if origin.has_done(&error, Errno::NOENT) => Ok(()),
+                removed => removed,
+            }
+        };
+        self.answer(span, handler, empty(reply));
     }
 
     fn unlink(&self, request: &Request<'_>, parent: u64, name: &OsStr, reply: ReplyEmpty) {
-        let (files, name) = (self.files(), name.to_owned());
+        let origin = admit!(self, request, reply);
+        let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("unlink", request, ino = parent, wanted = ?name);
-        self.answer(span, async move { files.unlink(parent, &name).await }, empty(reply));
+        let handler = async move {
+            open_files.reopen_named(parent, &name).await;
+            let files = &open_files.storage.files;
+            match files.unlink(parent, &name).await {
+                Err(error) if origin.has_done(&error, Errno::NOENT) => Ok(()),
+                removed => removed,
+            }
+        };
+        self.answer(span, handler, empty(reply));
     }
 
     fn rename(
@@ -269,9 +329,19 @@ impl Filesystem for FuseFilesystem {
         flags: u32,
         reply: ReplyEmpty,
     ) {
+        let origin = admit!(self, request, reply);
         let (files, name, new_name) = (self.files(), name.to_owned(), new_name.to_owned());
         let span = span!("rename", request, ino = parent, wanted = ?name);
-        let handler = async move { files.rename(parent, &name, new_parent, &new_name, flags.into()).await };
+        let handler = async move {
+            match files.rename(parent, &name, new_parent, &new_name, flags.into()).await {
+                Err(error) if origin.has_done(&error, Errno::NOENT) => {
+                    let moved = files.lookup(new_parent, &new_name).await?;
+                    files.forget(moved.attr.ino, 1).await;
+                    Ok(())
+                }
+                renamed => renamed,
+            }
+        };
         self.answer(span, handler, empty(reply));
     }
 

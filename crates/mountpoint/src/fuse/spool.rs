@@ -1,70 +1,167 @@
-//! What an open file has written so far, so that it can be uploaded again when it is continued after a close. Large files are
-//! not kept: they are read back from the server instead.
+//! What an open file has written so far, so that it can be uploaded again: when it is continued after a close, and by the
+//! successor of a mount process that died. Large files are not kept: those that were closed are read back from the server.
 
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use rustix::fs::{MemfdFlags, memfd_create};
+
 /// Bytes kept of one file, at most: more than what scripts write, and little beside the buffers of an upload.
 const PER_FILE: u64 = 8 * 1024 * 1024;
-/// Small writes are put together up to this many bytes, because every piece has its overhead.
-const PIECE: usize = 64 * 1024;
+/// Of the names of spools; the number of the open file follows.
+const PREFIX: &str = "spool-";
+/// Bytes read from a spool at a time.
+pub(super) const PIECE: usize = 1024 * 1024;
 
-/// Bytes that all spools of the process may still take.
+/// All spools of the mount.
 #[derive(Debug)]
-pub(crate) struct SpoolBudget(AtomicU64);
+pub(crate) struct Spools {
+    /// In memory, and shared with the next mount process. `None` if there will be none.
+    folder: Option<PathBuf>,
+    /// Bytes that they may still take.
+    budget: AtomicU64,
+}
 
-impl SpoolBudget {
-    pub(crate) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self(AtomicU64::new(bytes)))
+impl Spools {
+    pub(crate) fn new(folder: Option<PathBuf>, bytes: u64) -> Arc<Self> {
+        Arc::new(Self { folder, budget: AtomicU64::new(bytes) })
     }
 
     fn take(&self, bytes: u64) -> bool {
         let taken = |left: u64| left.checked_sub(bytes);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+        self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
     fn give_back(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Ordering::Relaxed);
+        self.budget.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn path(&self, handle: u64) -> Option<PathBuf> {
+        Some(self.folder.as_ref()?.join(format!("{PREFIX}{handle}")))
+    }
+
+    /// Removes what predecessors have left of files that are not open any more.
+    pub(super) fn keep_only(&self, handles: &[u64]) {
+        let entries = self.folder.as_ref().and_then(|folder| fs::read_dir(folder).ok());
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let handle = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+            if handle.is_some_and(|handle| !handles.contains(&handle)) {
+                // It takes memory, and does no other harm.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// `None` when the file has become too large to be kept.
-    pieces: Option<Vec<Vec<u8>>>,
+    spools: Arc<Spools>,
+    handle: u64,
+    content: Content,
     length: u64,
-    budget: Arc<SpoolBudget>,
+}
+
+#[derive(Debug)]
+enum Content {
+    Nothing,
+    Kept(File),
+    /// The file has become too large to be kept.
+    Dropped,
 }
 
 impl Spool {
-    pub(super) fn new(budget: Arc<SpoolBudget>) -> Self {
-        Self { pieces: Some(Vec::new()), length: 0, budget }
+    pub(super) fn new(spools: Arc<Spools>, handle: u64) -> Self {
+        Self { spools, handle, content: Content::Nothing, length: 0 }
     }
 
-    pub(super) fn append(&mut self, content: Vec<u8>) {
-        let Some(pieces) = &mut self.pieces else { return };
+    /// What a predecessor has left.
+    pub(super) fn inherit(spools: Arc<Spools>, handle: u64) -> Self {
+        let mut spool = Self::new(spools, handle);
+        let opened =
+            spool.spools.path(handle).and_then(|path| File::options().read(true).write(true).open(path).ok());
+        let Some(file) = opened else { return spool };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        // Also if there are too many: they are there already.
+        let _ = spool.spools.take(length);
+        (spool.content, spool.length) = (Content::Kept(file), length);
+        spool
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        !matches!(self.content, Content::Dropped)
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// `false` if it cannot be kept. What was kept before stays until the spool is given up.
+    pub(super) fn append(&mut self, content: &[u8]) -> bool {
         let bytes = content.len() as u64;
-        if self.length + bytes > PER_FILE || !self.budget.take(bytes) {
-            self.pieces = None;
-            self.budget.give_back(std::mem::take(&mut self.length));
-            return;
+        if !self.is_kept() || self.length + bytes > PER_FILE || !self.spools.take(bytes) {
+            return false;
         }
         self.length += bytes;
-        match pieces.last_mut() {
-            Some(last) if last.len() + content.len() <= PIECE => last.extend_from_slice(&content),
-            _ => pieces.push(content),
+        let written = self.write(content);
+        written.inspect_err(|error| tracing::warn!(%error, "cannot keep what is written to a file")).is_ok()
+    }
+
+    fn write(&mut self, content: &[u8]) -> io::Result<()> {
+        let offset = self.length - content.len() as u64;
+        if matches!(self.content, Content::Nothing) {
+            self.content = Content::Kept(self.create()?);
+        }
+        match &self.content {
+            Content::Kept(file) => file.write_all_at(content, offset),
+            Content::Nothing | Content::Dropped => Ok(()),
         }
     }
 
-    /// All that was appended, unless it was too much.
-    pub(super) fn pieces(&self) -> Option<&[Vec<u8>]> {
-        self.pieces.as_deref()
+    fn create(&self) -> io::Result<File> {
+        match self.spools.path(self.handle) {
+            Some(path) => File::options().read(true).write(true).create(true).truncate(true).open(path),
+            None => Ok(memfd_create("spool", MemfdFlags::CLOEXEC)?.into()),
+        }
+    }
+
+    /// The next bytes from this offset on; none at the end.
+    pub(super) fn read(&self, offset: u64) -> io::Result<Vec<u8>> {
+        let Content::Kept(file) = &self.content else { return Ok(Vec::new()) };
+        let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let mut piece = vec![0; left.min(PIECE)];
+        file.read_exact_at(&mut piece, offset)?;
+        Ok(piece)
+    }
+
+    /// Whether these bytes are in it at this offset.
+    pub(super) fn has(&self, offset: u64, part: &[u8]) -> io::Result<bool> {
+        let Content::Kept(file) = &self.content else { return Ok(part.is_empty()) };
+        let mut kept = vec![0; part.len()];
+        file.read_exact_at(&mut kept, offset)?;
+        Ok(kept == part)
+    }
+
+    /// The file cannot be repeated from now on.
+    pub(super) fn give_up(&mut self) {
+        if let Content::Dropped = std::mem::replace(&mut self.content, Content::Dropped) {
+            return;
+        }
+        self.spools.give_back(std::mem::take(&mut self.length));
+        if let Some(path) = self.spools.path(self.handle) {
+            // There may be none yet.
+            let _ = fs::remove_file(path);
+        }
     }
 }
 
 impl Drop for Spool {
     fn drop(&mut self) {
-        self.budget.give_back(self.length);
+        self.give_up();
     }
 }
 
@@ -72,47 +169,97 @@ impl Drop for Spool {
 mod tests {
     use super::*;
 
-    fn left(budget: &SpoolBudget) -> u64 {
-        budget.0.load(Ordering::Relaxed)
+    fn left(spools: &Spools) -> u64 {
+        spools.budget.load(Ordering::Relaxed)
+    }
+
+    fn content(spool: &Spool) -> Vec<u8> {
+        let mut all = Vec::new();
+        loop {
+            let piece = spool.read(all.len() as u64).unwrap();
+            if piece.is_empty() {
+                return all;
+            }
+            all.extend(piece);
+        }
     }
 
     #[test]
     fn what_was_written_is_kept_in_order() {
-        let budget = SpoolBudget::new(PER_FILE);
-        let mut spool = Spool::new(Arc::clone(&budget));
-        let mut expected = Vec::new();
-        for (number, size) in (0_u8..).zip([1, 10, PIECE - 11, 1, PIECE, 3 * PIECE, 5]) {
-            spool.append(vec![number; size]);
-            expected.extend(vec![number; size]);
+        let folder = tempfile::tempdir().unwrap();
+        for folder in [None, Some(folder.path().to_owned())] {
+            let spools = Spools::new(folder, PER_FILE);
+            let mut spool = Spool::new(Arc::clone(&spools), 7);
+            assert!(content(&spool).is_empty());
+            let mut expected = Vec::new();
+            for (number, size) in (0_u8..).zip([1, 10, PIECE - 11, 1, PIECE, 3 * PIECE, 5]) {
+                assert!(spool.append(&vec![number; size]));
+                expected.extend(vec![number; size]);
+            }
+            assert_eq!(content(&spool), expected);
+            assert_eq!(left(&spools), PER_FILE - expected.len() as u64);
+            drop(spool);
+            assert_eq!(left(&spools), PER_FILE);
         }
-        assert_eq!(spool.pieces().unwrap().concat(), expected);
-        assert_eq!(spool.pieces().unwrap().len(), 5);
-        assert_eq!(left(&budget), PER_FILE - expected.len() as u64);
-        drop(spool);
-        assert_eq!(left(&budget), PER_FILE);
+    }
+
+    #[test]
+    fn a_successor_has_what_was_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("spool-7");
+        let spools = || Spools::new(Some(folder.path().to_owned()), PER_FILE);
+        let mut spool = Spool::new(spools(), 7);
+        assert!(spool.append(b"abc"));
+        // Without the destructor, as a process dies.
+        std::mem::forget(spool);
+        let (now, mut inherited) = (spools(), Spool::inherit(spools(), 7));
+        assert_eq!((content(&inherited), inherited.length()), (b"abc".to_vec(), 3));
+        assert!(inherited.append(b"x"));
+        assert_eq!(content(&inherited), b"abcx");
+        drop(inherited);
+        assert!(!path.exists() && left(&now) == PER_FILE);
+        let nothing = Spool::inherit(now, 8);
+        assert!(nothing.is_kept() && nothing.length() == 0);
     }
 
     #[test]
     fn a_file_that_is_too_large_is_not_kept() {
-        let budget = SpoolBudget::new(PER_FILE * 2);
-        let mut spool = Spool::new(Arc::clone(&budget));
-        spool.append(vec![0; usize::try_from(PER_FILE).unwrap()]);
-        assert!(spool.pieces().is_some());
-        spool.append(vec![0]);
-        assert!(spool.pieces().is_none());
-        assert_eq!(left(&budget), PER_FILE * 2);
-        spool.append(vec![0]);
-        assert!(spool.pieces().is_none(), "its beginning is gone");
+        let folder = tempfile::tempdir().unwrap();
+        let spools = Spools::new(Some(folder.path().to_owned()), PER_FILE * 2);
+        let mut spool = Spool::new(Arc::clone(&spools), 7);
+        assert!(spool.append(&vec![0; usize::try_from(PER_FILE).unwrap()]));
+        assert!(!spool.append(&[0]));
+        assert!(folder.path().join("spool-7").exists(), "the journal has to know before it goes");
+        spool.give_up();
+        assert!(!spool.is_kept() && !folder.path().join("spool-7").exists());
+        assert_eq!(left(&spools), PER_FILE * 2);
+        assert!(!spool.append(&[0]), "its beginning is gone");
+        drop(spool);
+        assert_eq!(left(&spools), PER_FILE * 2, "given back once");
+    }
+
+    #[test]
+    fn what_is_left_of_closed_files_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let spools = Spools::new(Some(folder.path().to_owned()), PER_FILE);
+        for handle in [7, 8] {
+            let mut spool = Spool::new(Arc::clone(&spools), handle);
+            assert!(spool.append(b"abc"));
+            std::mem::forget(spool);
+        }
+        fs::write(folder.path().join("journal"), "").unwrap();
+        spools.keep_only(&[8]);
+        let left = |name: &str| folder.path().join(name).exists();
+        assert!(!left("spool-7") && left("spool-8") && left("journal"));
     }
 
     #[test]
     fn all_files_share_a_budget() {
-        let budget = SpoolBudget::new(10);
-        let (mut first, mut second) = (Spool::new(Arc::clone(&budget)), Spool::new(Arc::clone(&budget)));
-        first.append(vec![0; 6]);
-        second.append(vec![0; 6]);
-        assert!(first.pieces().is_some() && second.pieces().is_none());
-        drop(first);
-        assert_eq!(left(&budget), 10);
+        let spools = Spools::new(None, 10);
+        let (mut first, mut second) =
+            (Spool::new(Arc::clone(&spools), 1), Spool::new(Arc::clone(&spools), 2));
+        assert!(first.append(&[0; 6]) && !second.append(&[0; 6]));
+        drop((first, second));
+        assert_eq!(left(&spools), 10);
     }
 }

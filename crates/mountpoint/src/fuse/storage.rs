@@ -4,12 +4,18 @@ use std::sync::Arc;
 
 use futures::StreamExt as _;
 use mountpoint_s3_client::ObjectClient as _;
-use mountpoint_s3_client::types::{ClientBackpressureHandle as _, GetObjectParams, GetObjectResponse as _};
+use mountpoint_s3_client::error::{HeadObjectError, ObjectClientError};
+use mountpoint_s3_client::types::{
+    ClientBackpressureHandle as _, ETag, GetObjectParams, GetObjectResponse as _, HeadObjectParams,
+    HeadObjectResult,
+};
 use mountpoint_s3_fs::S3Filesystem;
 
 use super::failure::Failure;
-use super::spool::SpoolBudget;
+use super::spool::{Spool, Spools};
 use crate::client::Client;
+use crate::journal::Journal;
+use crate::numbers::Numbers;
 use crate::server_timeout::{Awaited, ServerTimeout};
 use crate::uploads::{Published, Uploads};
 
@@ -19,19 +25,61 @@ const READ_BACK: u64 = 8 * 1024 * 1024;
 pub(crate) struct Storage {
     pub(super) files: Arc<S3Filesystem<Client>>,
     pub(super) uploads: Arc<Uploads>,
-    pub(super) spools: Arc<SpoolBudget>,
+    pub(super) spools: Arc<Spools>,
     pub(super) server_timeout: Arc<ServerTimeout>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) numbers: Arc<Numbers>,
     client: Client,
+    bucket: String,
 }
 
 impl Storage {
     pub(crate) fn new(
         files: S3Filesystem<Client>,
         client: Client,
-        spools: Arc<SpoolBudget>,
+        bucket: String,
+        spools: Arc<Spools>,
+        journal: Arc<Journal>,
+        numbers: Arc<Numbers>,
         server_timeout: Arc<ServerTimeout>,
     ) -> Self {
-        Self { files: Arc::new(files), uploads: client.uploads(), spools, server_timeout, client }
+        let (files, uploads) = (Arc::new(files), client.uploads());
+        Self { files, uploads, spools, server_timeout, journal, numbers, client, bucket }
+    }
+
+    pub(super) fn published(&self, key: &str, etag: &ETag) -> Published {
+        Published { bucket: self.bucket.clone(), key: key.to_owned(), etag: etag.clone() }
+    }
+
+    /// The object that a file is now.
+    pub(super) async fn head(&self, key: &str) -> Result<Option<HeadObjectResult>, Failure> {
+        match self.client.head_object(&self.bucket, key, &HeadObjectParams::new()).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ObjectClientError::ServiceError(HeadObjectError::NotFound)) => Ok(None),
+            Err(error) => Err(Failure::Server(error.to_string())),
+        }
+    }
+
+    /// Whether the object is what the spool has.
+    pub(super) async fn holds(
+        &self,
+        object: &HeadObjectResult,
+        key: &str,
+        spool: &Spool,
+    ) -> Result<bool, Failure> {
+        if object.size != spool.length() {
+            return Ok(false);
+        }
+        let object = self.published(key, &object.etag);
+        let mut offset = 0;
+        while offset < spool.length() {
+            let part = self.read_back(&object, offset, spool.length()).await?;
+            if !spool.has(offset, &part).map_err(|error| Failure::Spool(error.to_string()))? {
+                return Ok(false);
+            }
+            offset += part.len() as u64;
+        }
+        Ok(true)
     }
 
     /// Writes the first `length` bytes of an object to the beginning of an upload.
@@ -42,28 +90,36 @@ impl Storage {
         ino: u64,
         upload: u64,
     ) -> Result<(), Failure> {
-        let failed =
-            |reason: &dyn std::fmt::Display| Failure::ReadBack { length, reason: reason.to_string() };
         let mut copied = 0;
         while copied < length {
-            let end = length.min(copied + READ_BACK);
-            let etag = Some(object.etag.clone());
-            let params = GetObjectParams::new().range(Some(copied..end)).if_match(etag);
-            let response = self.client.get_object(&object.bucket, &object.key, &params).await;
-            let mut response = response.map_err(|error| failed(&error))?;
-            if let Some(window) = response.backpressure_handle() {
-                window.ensure_read_window(end);
-            }
-            // Not until the stream ends: polled with nothing left to expect, it fails.
-            while copied < end {
-                let part = self.server_timeout.limit(Awaited::Transfer, response.next()).await;
-                let part = part.map_err(|error| failed(&error))?;
-                let part = part.ok_or_else(|| failed(&"the server sent less than requested"))?;
-                let part = part.map_err(|error| failed(&error))?;
-                let offset = i64::try_from(part.offset).unwrap_or(i64::MAX);
-                copied += u64::from(self.files.write(ino, upload, offset, &part.data, 0, 0, None).await?);
-            }
+            let part = self.read_back(object, copied, length).await?;
+            let offset = i64::try_from(copied).unwrap_or(i64::MAX);
+            copied += u64::from(self.files.write(ino, upload, offset, &part, 0, 0, None).await?);
         }
         Ok(())
+    }
+
+    /// The next bytes of an object of which the first `length` were written here.
+    async fn read_back(&self, object: &Published, offset: u64, length: u64) -> Result<Vec<u8>, Failure> {
+        let failed =
+            |reason: &dyn std::fmt::Display| Failure::ReadBack { length, reason: reason.to_string() };
+        let end = length.min(offset + READ_BACK);
+        let etag = Some(object.etag.clone());
+        let params = GetObjectParams::new().range(Some(offset..end)).if_match(etag);
+        let response = self.client.get_object(&object.bucket, &object.key, &params).await;
+        let mut response = response.map_err(|error| failed(&error))?;
+        if let Some(window) = response.backpressure_handle() {
+            window.ensure_read_window(end);
+        }
+        let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        let mut content = Vec::with_capacity(wanted);
+        // Not until the stream ends: polled with nothing left to expect, it fails.
+        while content.len() < wanted {
+            let part = self.server_timeout.limit(Awaited::Transfer, response.next()).await;
+            let part = part.map_err(|error| failed(&error))?;
+            let part = part.ok_or_else(|| failed(&"the server sent less than requested"))?;
+            content.extend_from_slice(&part.map_err(|error| failed(&error))?.data);
+        }
+        Ok(content)
     }
 }

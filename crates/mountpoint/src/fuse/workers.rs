@@ -12,6 +12,8 @@ use futures::future::BoxFuture;
 use futures::task::{ArcWake, waker_ref};
 use tracing::{Instrument as _, Span};
 
+use crate::meter::METER;
+
 pub(crate) struct Workers {
     ready: Sender<Arc<Work>>,
     /// Each piece of work has a copy until it is done.
@@ -48,7 +50,7 @@ impl Workers {
     pub(crate) fn run(&self, span: Span, work: impl Future<Output = ()> + Send + 'static) {
         let unfinished = self.unfinished.clone();
         let work = async move {
-            work.await;
+            METER.attend(work).await;
             drop(unfinished);
         };
         let rest = Mutex::new(Some(Box::pin(work.instrument(span)) as BoxFuture<'static, ()>));

@@ -1,19 +1,29 @@
 //! A file that is open for writing. Several programs may hold it, and each of them closes it: every close publishes what was
 //! written so far, because only then the program that closes hears of a failure, and a later write continues from there.
 
+mod succession;
+
 use futures::lock::Mutex;
-use mountpoint_s3_fs::fs::OpenFlags;
+use mountpoint_s3_fs::fs::{Error, OpenFlags};
 
 use super::failure::Failure;
+use super::origin::Origin;
 use super::spool::Spool;
 use super::storage::Storage;
-use crate::uploads::{Published, continuing};
+use crate::journal::{Open, Record};
+use crate::uploads::{Again, Published, again};
 
 /// An offset that no file reaches.
 const NOWHERE: i64 = i64::MAX;
 
 pub(super) struct Writer {
+    /// As the kernel knows it.
+    handle: u64,
     pub(super) ino: u64,
+    key: String,
+    /// There was no object when it was opened.
+    creates: bool,
+    flags: OpenFlags,
     /// The process that opened it. In a pod all processes have the number 0.
     opened_by: u32,
     state: Mutex<State>,
@@ -26,6 +36,8 @@ struct State {
     /// It was closed once before anything was written.
     closed_empty: bool,
     spool: Spool,
+    /// The journal says that the spool does not have everything that is not published.
+    unspooled: bool,
 }
 
 enum Upload {
@@ -34,71 +46,164 @@ enum Upload {
     /// Everything written so far is this object. The library's handle is kept for its share of the memory, so that other
     /// writers cannot keep this one from continuing.
     Published(Option<u64>, Published),
+    /// A mount process died with the upload. It was to replace this object, if the file had been published before.
+    Interrupted(Option<Published>),
+    /// It could not be repeated when a program needed it.
+    Failed,
 }
 
 impl Writer {
-    pub(super) fn new(storage: &Storage, ino: u64, handle: u64, opened_by: u32) -> Self {
-        let spool = Spool::new(storage.spools.clone());
-        let state = State { upload: Upload::Open(handle), length: 0, closed_empty: false, spool };
-        Self { ino, opened_by, state: Mutex::new(state) }
+    pub(super) fn new(storage: &Storage, handle: u64, open: &Open, library: u64) -> Self {
+        storage.uploads.has_bytes_of(library, handle, 0);
+        let spool = Spool::new(storage.spools.clone(), handle);
+        let state =
+            State { upload: Upload::Open(library), length: 0, closed_empty: false, spool, unspooled: false };
+        Self::with(handle, open, state)
+    }
+
+    fn with(handle: u64, open: &Open, state: State) -> Self {
+        let Open { ino, flags, pid, creates, .. } = *open;
+        let (key, flags, state) = (open.key.clone(), flags.into(), Mutex::new(state));
+        Self { handle, ino, key, creates, flags, opened_by: pid, state }
     }
 
     pub(super) async fn write(
         &self,
         storage: &Storage,
         offset: i64,
-        content: Vec<u8>,
+        content: &[u8],
+        origin: Origin,
     ) -> Result<u32, Failure> {
         let mut state = self.state.lock().await;
+        // What a mount process had kept that died before the kernel got the answer.
+        let kept = if origin.is_repeated { state.kept(offset, content)? } else { 0 };
+        let (offset, rest) = (offset.saturating_add_unsigned(kept as u64), &content[kept..]);
+        if !rest.is_empty() || kept == 0 {
+            let written = self.write_to(storage, &mut state, offset, rest).await;
+            self.fail_unless(storage, &mut state, written)?;
+        }
+        Ok(u32::try_from(content.len()).unwrap_or(u32::MAX))
+    }
+
+    async fn write_to(
+        &self,
+        storage: &Storage,
+        state: &mut State,
+        offset: i64,
+        content: &[u8],
+    ) -> Result<(), Failure> {
         state.note_published(storage);
+        self.repeat(storage, state).await?;
         let upload = match &state.upload {
             Upload::Open(upload) => *upload,
             Upload::Published(..) if u64::try_from(offset) != Ok(state.length) => {
                 return Err(Failure::OutOfOrder { offset, length: state.length });
             }
-            Upload::Published(..) => self.resume(storage, &mut state).await?,
+            Upload::Published(_, object) => {
+                let object = object.clone();
+                self.resume(storage, state, &object).await?
+            }
+            Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
-        let written = storage.files.write(self.ino, upload, offset, &content, 0, 0, None).await?;
+        let written = storage.files.write(self.ino, upload, offset, content, 0, 0, None).await?;
         state.length += u64::from(written);
-        state.spool.append(content);
-        Ok(written)
+        storage.uploads.has_bytes_of(upload, self.handle, state.length);
+        if !state.spool.append(content) {
+            // Before it goes: a successor would take an empty spool for all that was written.
+            self.note_unspooled(storage, state);
+            state.spool.give_up();
+        }
+        Ok(())
+    }
+
+    /// Once a program has got an error, the file must not be published without what it could not write: not by a later
+    /// close, and not by a successor.
+    fn fail_unless(
+        &self,
+        storage: &Storage,
+        state: &mut State,
+        done: Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        match state.upload {
+            _ if done.is_ok() => {}
+            // There is nothing to publish, or the library remembers that it has failed.
+            Upload::Published(..) | Upload::Failed => {}
+            Upload::Open(_) => self.note_unspooled(storage, state),
+            Upload::Interrupted(_) => {
+                state.upload = Upload::Failed;
+                self.note_unspooled(storage, state);
+            }
+        }
+        done
+    }
+
+    fn note_unspooled(&self, storage: &Storage, state: &mut State) {
+        if !std::mem::replace(&mut state.unspooled, true) {
+            storage.journal.record(&Record::Unspooled(self.handle));
+        }
     }
 
     pub(super) async fn flush(&self, storage: &Storage, pid: u32) -> Result<(), Failure> {
         let mut state = self.state.lock().await;
-        state.note_published(storage);
-        let Upload::Open(upload) = state.upload else { return Ok(()) };
-        // As long as nothing is written, the library would leave the upload to the last close, where no program hears of a
-        // failure. That is right for the first close of a file that replaces another: shells close a duplicate before
-        // they start the program that writes, and until it has written, the old content stays.
-        if state.length == 0
-            && (storage.uploads.creates(upload) || std::mem::replace(&mut state.closed_empty, true))
-        {
-            storage.files.fsync(self.ino, upload, false).await?;
-        } else {
+        let flushed = self.publish(storage, &mut state, async |state, upload| {
+            // As long as nothing is written, the library would leave the upload to the last close, where no program hears
+            // of a failure. That is right for the first close of a file that replaces another: shells close a duplicate
+            // before they start the program that writes, and until it has written, the old content stays.
+            if state.length == 0 && (self.creates || std::mem::replace(&mut state.closed_empty, true)) {
+                return storage.files.fsync(self.ino, upload, false).await;
+            }
+            if state.length == 0 {
+                storage.journal.record(&Record::Idle(self.handle));
+            }
             // The library leaves the upload to the last close if it is given another process than the one that opened the
             // file. Only a large file is worth that: a process that starts others closes its files in each of them.
-            let closed_by = if state.spool.pieces().is_some() { self.opened_by } else { pid };
-            storage.files.flush(self.ino, upload, 0, closed_by).await?;
-        }
-        state.note_published(storage);
-        Ok(())
+            let closed_by = if state.spool.is_kept() { self.opened_by } else { pid };
+            storage.files.flush(self.ino, upload, 0, closed_by).await
+        });
+        let flushed = flushed.await;
+        self.fail_unless(storage, &mut state, flushed)
     }
 
     pub(super) async fn sync(&self, storage: &Storage, datasync: bool) -> Result<(), Failure> {
         let mut state = self.state.lock().await;
+        let synced = self.publish(storage, &mut state, async |_, upload| {
+            storage.files.fsync(self.ino, upload, datasync).await
+        });
+        let synced = synced.await;
+        self.fail_unless(storage, &mut state, synced)
+    }
+
+    /// Has the library publish what is not, if anything is.
+    async fn publish(
+        &self,
+        storage: &Storage,
+        state: &mut State,
+        publish: impl AsyncFnOnce(&mut State, u64) -> Result<(), Error>,
+    ) -> Result<(), Failure> {
         state.note_published(storage);
-        let Upload::Open(upload) = state.upload else { return Ok(()) };
-        storage.files.fsync(self.ino, upload, datasync).await?;
+        self.repeat(storage, state).await?;
+        let upload = match state.upload {
+            Upload::Open(upload) => upload,
+            Upload::Published(..) => return Ok(()),
+            Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
+        };
+        publish(state, upload).await?;
         state.note_published(storage);
         Ok(())
     }
 
     pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
-        let state = self.state.lock().await;
+        let mut state = self.state.lock().await;
+        let repeated = self.repeat_for_the_last_time(storage, &mut state).await;
         match state.upload {
             Upload::Open(upload) | Upload::Published(Some(upload), _) => self.end(storage, upload).await,
             Upload::Published(None, _) => Ok(()),
+            Upload::Interrupted(_) | Upload::Failed => {
+                if self.creates {
+                    storage.numbers.not_uploaded(self.ino);
+                }
+                repeated
+            }
         }
     }
 
@@ -108,42 +213,40 @@ impl Writer {
         Ok(released?)
     }
 
-    /// Begins another upload with everything that was published, and returns its handle.
-    async fn resume(&self, storage: &Storage, state: &mut State) -> Result<u64, Failure> {
+    /// Begins another upload with everything that was written so far, to replace this object, and returns its handle. If it
+    /// cannot begin, what the file was before stays.
+    async fn resume(&self, storage: &Storage, state: &mut State, object: &Published) -> Result<u64, Failure> {
         let State { upload, length, spool, .. } = state;
-        let Upload::Published(previous, object) = upload else { return Err(Failure::BadHandle) };
-        let object = object.clone();
-        if let Some(previous) = previous.take() {
+        if let Upload::Published(previous, _) = upload
+            && let Some(previous) = previous.take()
+        {
             self.end(storage, previous).await?;
         }
         let open = storage.files.open(self.ino, OpenFlags::O_WRONLY, self.opened_by);
-        let handle = continuing(&object, open).await?.fh;
+        let handle = again(&Again::Continued(object.clone()), open).await?.fh;
         *upload = Upload::Open(handle);
-        if let Err(failure) = self.replay(storage, handle, &object, *length, spool).await {
-            // What was replayed is not the file. A write that cannot be makes the library abort the upload.
-            let _ = storage.files.write(self.ino, handle, NOWHERE, &[], 0, 0, None).await;
-            return Err(failure);
-        }
+        storage.uploads.has_bytes_of(handle, self.handle, *length);
+        let replayed = if spool.is_kept() && spool.length() == *length {
+            replay(storage, self.ino, handle, spool).await
+        } else {
+            tracing::info!(key = object.key, bytes = length, "reading back a large file to continue it");
+            storage.copy(object, *length, self.ino, handle).await
+        };
+        self.abort_unless(storage, handle, replayed).await?;
         Ok(handle)
     }
 
-    async fn replay(
+    /// What was replayed in part is not the file. A write that cannot be makes the library abort the upload.
+    async fn abort_unless(
         &self,
         storage: &Storage,
         upload: u64,
-        object: &Published,
-        length: u64,
-        spool: &Spool,
+        replayed: Result<(), Failure>,
     ) -> Result<(), Failure> {
-        let Some(pieces) = spool.pieces() else {
-            tracing::info!(key = object.key, bytes = length, "reading back a large file to continue it");
-            return storage.copy(object, length, self.ino, upload).await;
-        };
-        let mut offset = 0;
-        for piece in pieces {
-            offset += i64::from(storage.files.write(self.ino, upload, offset, piece, 0, 0, None).await?);
+        if replayed.is_err() {
+            let _ = storage.files.write(self.ino, upload, NOWHERE, &[], 0, 0, None).await;
         }
-        Ok(())
+        replayed
     }
 }
 
@@ -154,6 +257,18 @@ impl State {
             && let Some(object) = storage.uploads.published(upload)
         {
             self.upload = Upload::Published(Some(upload), object);
+            self.unspooled = false;
         }
     }
+}
+
+/// Writes what the spool has to the beginning of an upload.
+async fn replay(storage: &Storage, ino: u64, upload: u64, spool: &Spool) -> Result<(), Failure> {
+    let mut offset = 0;
+    while offset < spool.length() {
+        let piece = spool.read(offset).map_err(|error| Failure::Spool(error.to_string()))?;
+        let at = i64::try_from(offset).unwrap_or(i64::MAX);
+        offset += u64::from(storage.files.write(ino, upload, at, &piece, 0, 0, None).await?);
+    }
+    Ok(())
 }

@@ -1,0 +1,33 @@
+//! Ends a mount process at a moment at which no request is lost. The kernel fails a request that is being read into memory
+//! which was never used before, because a process that is being killed gets none.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Threads stop at once, unless one of them waits for memory.
+const STOPPED_WITHIN: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
+
+/// Kills the process while none of its threads is reading a request.
+pub fn kill_between_requests(process: Pid) {
+    // It may have ended by itself.
+    if kill_process(process, Signal::STOP).is_ok() {
+        let until = Instant::now() + STOPPED_WITHIN;
+        while has_running_threads(process) && Instant::now() < until {
+            sleep(LOOK_EVERY);
+        }
+    }
+    let _ = kill_process(process, Signal::KILL);
+}
+
+fn has_running_threads(process: Pid) -> bool {
+    let threads = fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    threads.into_iter().flatten().flatten().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // After the name, which may contain anything: stopped, or ended.
+        stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with(['T', 'Z', 'X']))
+    })
+}

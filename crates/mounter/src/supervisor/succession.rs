@@ -1,0 +1,80 @@
+//! A mount process has ended: with the mount, or before it, so that another one continues.
+
+use std::os::unix::fs::DirBuilderExt as _;
+use std::process::ExitStatus;
+use std::time::Instant;
+use std::{fs, io};
+
+use mounter::handover::{Code, MountRequest, Refused, is_disconnected};
+use mounter::{JOURNAL, SURVIVAL};
+
+use super::{Outcome, State, Supervisor};
+use crate::mount_process::MountProcess;
+use crate::{error_file, log};
+
+/// In the folder for the successor.
+pub(super) const REQUEST: &str = "request";
+
+impl Supervisor {
+    pub(super) fn process_exited(
+        &mut self,
+        process: MountProcess,
+        status: ExitStatus,
+    ) -> Result<State, Outcome> {
+        match (status.success(), self.exit_requested()) {
+            (true, true) => Err(Outcome::Ended),
+            (true, false) => {
+                Err(Outcome::Failed("the bucket was unmounted, but not by the node service".to_owned()))
+            }
+            (false, _) => {
+                let reason = format!("the mount process ended with {status}: {}", process.last_output());
+                self.died(process, true, reason)
+            }
+        }
+    }
+
+    /// Programs do not notice if another mount process can continue. Without one, the mount ends with the descriptor.
+    pub(super) fn died(
+        &mut self,
+        process: MountProcess,
+        has_served: bool,
+        reason: String,
+    ) -> Result<State, Outcome> {
+        let is_wanted = !self.exit_requested() && !is_disconnected(process.descriptor());
+        let start_at = (self.has_journal() && is_wanted)
+            .then(|| self.deaths.next_start(has_served, Instant::now()))
+            .flatten();
+        let refused = Refused::new(Code::Failed, reason);
+        error_file::write(&self.comm, &refused);
+        match start_at {
+            Some(start_at) => {
+                error_file::write_deaths(&self.comm, self.deaths.count, &refused.message);
+                log::warn(&format!("{}; starting another", refused.message), &process.log_fields());
+                Ok(State::Dead { process, start_at })
+            }
+            None => Err(Outcome::Failed(refused.message)),
+        }
+    }
+
+    pub(super) fn has_journal(&self) -> bool {
+        self.comm.join(SURVIVAL).join(JOURNAL).exists()
+    }
+
+    /// For a mounter that continues after this one. Nothing else stays of another mount in this pod.
+    pub(super) fn keep_request(&self, request: &MountRequest) -> io::Result<()> {
+        let folder = self.comm.join(SURVIVAL);
+        match fs::remove_dir_all(&folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        fs::DirBuilder::new().mode(0o700).create(&folder)?;
+        fs::write(folder.join(REQUEST), serde_json::to_vec(request)?)
+    }
+
+    /// Of the mount that another mounter in this pod has served.
+    pub(super) fn kept_request(&self) -> io::Result<MountRequest> {
+        let folder = self.comm.join(SURVIVAL);
+        fs::metadata(folder.join(JOURNAL))?;
+        Ok(serde_json::from_slice(&fs::read(folder.join(REQUEST))?)?)
+    }
+}

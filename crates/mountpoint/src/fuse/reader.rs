@@ -1,0 +1,109 @@
+//! A file that is open for reading. It is one version of an object, whichever mount process serves it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use futures::lock::Mutex;
+use mountpoint_s3_fs::fs::OpenFlags;
+
+use super::failure::Failure;
+use super::storage::Storage;
+use crate::journal::{self, Open, Record, Version};
+
+/// The library's handles are counted from one.
+const NONE: u64 = 0;
+
+pub(super) struct Reader {
+    /// As the kernel knows it.
+    handle: u64,
+    ino: u64,
+    pid: u32,
+    direct: bool,
+    version: Version,
+    /// The library's handle, once this process has one.
+    library: AtomicU64,
+    /// Locked while it is being opened again; whether it was closed for good.
+    is_released: Mutex<bool>,
+    /// A program has closed it since it was last read. Then the library lets others write the file.
+    is_idle: AtomicBool,
+}
+
+impl Reader {
+    pub(super) fn new(handle: u64, open: &Open, library: u64) -> Self {
+        Self {
+            handle,
+            ino: open.ino,
+            pid: open.pid,
+            direct: OpenFlags::from(open.flags).direct_io(),
+            version: open.version,
+            library: AtomicU64::new(library),
+            is_released: Mutex::default(),
+            is_idle: AtomicBool::new(false),
+        }
+    }
+
+    /// Opened by a predecessor.
+    pub(super) fn inherit(handle: u64, known: &journal::Handle) -> Self {
+        let is_idle = AtomicBool::new(known.is_idle);
+        Self { is_idle, ..Self::new(handle, &known.open, NONE) }
+    }
+
+    /// The library's handle, to read.
+    pub(super) async fn read(&self, storage: &Storage) -> Result<u64, Failure> {
+        if self.is_idle.load(Ordering::Relaxed) && self.is_idle.swap(false, Ordering::SeqCst) {
+            storage.journal.record(&Record::Busy(self.handle));
+        }
+        self.library(storage).await
+    }
+
+    pub(super) async fn flush(&self, storage: &Storage, lock: u64, pid: u32) -> Result<(), Failure> {
+        if !self.is_idle.swap(true, Ordering::SeqCst) {
+            storage.journal.record(&Record::Idle(self.handle));
+        }
+        match self.opened() {
+            Some(library) => Ok(storage.files.flush(self.ino, library, lock, pid).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// The library's handle. Opened when it is first needed: most files that are open are not being read.
+    pub(super) async fn library(&self, storage: &Storage) -> Result<u64, Failure> {
+        if let Some(library) = self.opened() {
+            return Ok(library);
+        }
+        let is_released = self.is_released.lock().await;
+        if *is_released {
+            return Err(Failure::BadHandle);
+        }
+        if let Some(library) = self.opened() {
+            return Ok(library);
+        }
+        let flags = if self.direct { OpenFlags::O_DIRECT } else { OpenFlags::empty() };
+        let library = storage.files.open(self.ino, flags, self.pid).await?.fh;
+        if storage.uploads.read_by(self.ino, library) != self.version {
+            storage.files.release(self.ino, library, 0, None, false).await?;
+            return Err(Failure::Replaced);
+        }
+        self.library.store(library, Ordering::SeqCst);
+        // After that, so that a close at this moment is noticed here or finds the handle itself.
+        if self.is_idle.load(Ordering::SeqCst) {
+            storage.files.flush(self.ino, library, 0, self.pid).await?;
+        }
+        Ok(library)
+    }
+
+    /// Also of what is being opened again for somebody else at this moment: the library would keep it for ever, and refuse
+    /// every writer of the file.
+    pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
+        let mut is_released = self.is_released.lock().await;
+        *is_released = true;
+        match self.opened() {
+            Some(library) => Ok(storage.files.release(self.ino, library, 0, None, false).await?),
+            None => Ok(()),
+        }
+    }
+
+    /// The library's handle, if this process has one.
+    fn opened(&self) -> Option<u64> {
+        Some(self.library.load(Ordering::SeqCst)).filter(|library| *library != NONE)
+    }
+}

@@ -1,0 +1,112 @@
+//! What becomes of a file that was open for writing when a mount process died.
+
+use mountpoint_s3_fs::fs::OpenFlags;
+
+use super::{Spool, State, Upload, Writer, replay};
+use crate::fuse::failure::Failure;
+use crate::fuse::storage::Storage;
+use crate::journal::{self, Version};
+use crate::uploads::{Again, Published, again};
+
+impl Writer {
+    /// Of a file of which nothing was lost.
+    pub(in crate::fuse) fn inherit(storage: &Storage, handle: u64, known: &journal::Handle) -> Self {
+        let mut spool = Spool::inherit(storage.spools.clone(), handle);
+        let published = known.published.as_ref();
+        let object = published.map(|object| Published {
+            bucket: object.bucket.clone(),
+            key: object.key.clone(),
+            etag: object.etag.as_str().into(),
+        });
+        let (length, upload) = match (published, object) {
+            (Some(known), Some(object)) if spool.length() <= known.length => {
+                if spool.length() < known.length {
+                    spool.give_up();
+                }
+                (known.length, Upload::Published(None, object))
+            }
+            (_, object) => (spool.length(), Upload::Interrupted(object)),
+        };
+        let state = State { upload, length, closed_empty: known.is_idle, spool, unspooled: false };
+        Self::with(handle, &known.open, state)
+    }
+
+    /// So that the library knows of it, if a predecessor had opened it.
+    pub(in crate::fuse) async fn reopen(&self, storage: &Storage) -> Result<(), Failure> {
+        let mut state = self.state.lock().await;
+        self.repeat(storage, &mut state).await
+    }
+
+    /// No program has the file open any more.
+    pub(super) async fn repeat_for_the_last_time(
+        &self,
+        storage: &Storage,
+        state: &mut State,
+    ) -> Result<(), Failure> {
+        let Upload::Interrupted(_) = state.upload else { return Ok(()) };
+        // It was created, and no program has written to it: what another client has put into it meanwhile must stay.
+        if self.creates && state.length == 0 && storage.head(&self.key).await?.is_some() {
+            return Ok(());
+        }
+        self.repeat(storage, state).await
+    }
+
+    /// Does again what a mount process had done that died before it was published, if one has.
+    pub(super) async fn repeat(&self, storage: &Storage, state: &mut State) -> Result<(), Failure> {
+        let Upload::Interrupted(replaces) = &state.upload else { return Ok(()) };
+        let replaces = replaces.clone();
+        let found = storage.head(&self.key).await?;
+        // An empty object may have been there before.
+        if let Some(found) = &found
+            && (self.creates || state.length > 0)
+            && storage.holds(found, &self.key, &state.spool).await?
+        {
+            tracing::info!(
+                key = self.key,
+                "a mount process died after the upload of a file, which is complete"
+            );
+            let object = storage.published(&self.key, &found.etag);
+            let version = Version::of(Some(found.etag.as_str()));
+            storage.numbers.uploaded(self.ino, version);
+            storage.journal.record(&object.record(self.handle, state.length));
+            state.upload = Upload::Published(None, object);
+            return Ok(());
+        }
+        tracing::info!(
+            key = self.key,
+            bytes = state.length,
+            "a mount process died during the upload of a file, which is repeated"
+        );
+        match (replaces, found) {
+            (Some(object), Some(found)) if found.etag == object.etag => {
+                self.resume(storage, state, &object).await?;
+            }
+            (Some(_), _) => return Err(Failure::Replaced),
+            (None, found) => {
+                let truncate = if found.is_some() { OpenFlags::O_TRUNC } else { OpenFlags::empty() };
+                let open = storage.files.open(self.ino, self.flags | truncate, self.opened_by);
+                let upload = again(&Again::Repeated { creates: self.creates }, open).await?.fh;
+                state.upload = Upload::Open(upload);
+                storage.uploads.has_bytes_of(upload, self.handle, state.length);
+                let replayed = replay(storage, self.ino, upload, &state.spool).await;
+                self.abort_unless(storage, upload, replayed).await?;
+                if state.closed_empty && state.length == 0 {
+                    storage.files.flush(self.ino, upload, 0, self.opened_by).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// How many of these bytes are in the spool already.
+    pub(super) fn kept(&self, offset: i64, content: &[u8]) -> Result<usize, Failure> {
+        let Some(offset) = u64::try_from(offset).ok().filter(|offset| *offset < self.spool.length()) else {
+            return Ok(0);
+        };
+        let kept = usize::try_from(self.spool.length() - offset).unwrap_or(usize::MAX).min(content.len());
+        let is_same = self.spool.has(offset, &content[..kept]);
+        Ok(if is_same.map_err(|error| Failure::Spool(error.to_string()))? { kept } else { 0 })
+    }
+}

@@ -1,0 +1,245 @@
+//! What the library's file system asks for, by the kernel's numbers.
+
+use std::ffi::OsStr;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use mountpoint_s3_client::types::ETag;
+use mountpoint_s3_fs::fs::OpenFlags;
+use mountpoint_s3_fs::memory::WriteHandleLimiter;
+use mountpoint_s3_fs::metablock::{
+    AddDirEntry, AddDirEntryResult, InodeError, InodeInformation, InodeKind, InodeNo, Lookup, Metablock,
+    NewHandle, PendingUploadHook, ReadWriteMode, S3Location, WriteMode,
+};
+use time::OffsetDateTime;
+
+use super::{Inodes, entry_of, gone, renumbered, renumbered_handle};
+use crate::journal::Version;
+use crate::listings::{Answered, listing};
+use crate::opening::{confirm_name, confirmed, looked_up_again};
+use crate::uploads::opened_again;
+
+#[async_trait]
+impl<M: Metablock> Metablock for Inodes<M> {
+    async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Lookup, InodeError> {
+        let directory = self.number(parent).await?;
+        self.remake_locals(parent, Some(name)).await;
+        if let Some(name) = name.to_str().filter(|_| self.confirms) {
+            self.renew(directory, name).await?;
+        }
+        let asked = Instant::now();
+        let mut found = self.library.lookup(directory, name).await?;
+        if self.confirms && self.changes.is_changed_since(found.s3_location()?.full_key().as_ref(), asked) {
+            self.library.forget(found.ino(), 1).await;
+            confirm_name(&self.library, directory, name).await?;
+            found = self.library.lookup(directory, name).await?;
+        }
+        Ok(self.tell(parent, name, &found, false))
+    }
+
+    async fn getattr(&self, ino: InodeNo, revalidate: bool) -> Result<Lookup, InodeError> {
+        let found = self.library.getattr(self.number(ino).await?, revalidate).await;
+        Ok(renumbered(&found.map_err(|error| gone(error, ino))?, ino))
+    }
+
+    async fn setattr(
+        &self,
+        ino: InodeNo,
+        atime: Option<OffsetDateTime>,
+        mtime: Option<OffsetDateTime>,
+    ) -> Result<Lookup, InodeError> {
+        let found = self.library.setattr(self.number(ino).await?, atime, mtime).await?;
+        Ok(renumbered(&found, ino))
+    }
+
+    async fn create(&self, dir: InodeNo, name: &OsStr, kind: InodeKind) -> Result<Lookup, InodeError> {
+        let created = self.library.create(self.number(dir).await?, name, kind).await?;
+        Ok(self.tell(dir, name, &created, true))
+    }
+
+    async fn forget(&self, ino: InodeNo, lookups: u64) {
+        if let Some((library, lookups)) = self.numbers.forget(ino, lookups) {
+            self.library.forget(library, lookups).await;
+        }
+    }
+
+    async fn open_handle(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        mode: &WriteMode,
+        flags: OpenFlags,
+        limiter: Option<&WriteHandleLimiter>,
+    ) -> Result<NewHandle, InodeError> {
+        if let Some(again) = opened_again() {
+            return self.open_again(&again, ino, fh, flags, limiter).await;
+        }
+        let library = self.number(ino).await?;
+        let flags = if self.confirms {
+            confirmed(&self.library, &self.client, library, fh, flags).await.map_err(looked_up_again)?
+        } else {
+            flags
+        };
+        let opened = self.library.open_handle(library, fh, mode, flags, limiter).await;
+        let handle = opened.inspect_err(|_| self.client.end_reading(fh)).map_err(looked_up_again)?;
+        match handle.mode {
+            ReadWriteMode::Read => {
+                self.uploads.add_reader(ino, fh, Version::of(handle.lookup.stat().etag.as_deref()));
+                Ok(renumbered_handle(handle, ino))
+            }
+            ReadWriteMode::Write => {
+                let creates = handle.lookup.stat().etag.is_none();
+                self.note_writer(ino, fh, handle, creates)
+            }
+        }
+    }
+
+    async fn inc_file_size(&self, ino: InodeNo, len: usize) -> Result<usize, InodeError> {
+        self.library.inc_file_size(self.number(ino).await?, self.uploads.added(ino, len)).await
+    }
+
+    async fn finish_writing(&self, ino: InodeNo, etag: Option<ETag>, fh: u64) -> Result<Lookup, InodeError> {
+        self.uploads.end_replay(ino);
+        let library = self.number(ino).await?;
+        let finished = self.library.finish_writing(library, etag.clone(), fh).await?;
+        match etag {
+            Some(etag) => {
+                self.numbers.uploaded(ino, Version::of(Some(etag.as_str())));
+                self.note_published(fh, etag);
+            }
+            None if self.uploads.creates(fh) => self.numbers.not_uploaded(ino),
+            None => {}
+        }
+        Ok(renumbered(&finished, ino))
+    }
+
+    async fn finish_reading(&self, ino: InodeNo, fh: u64) -> Result<(), InodeError> {
+        self.uploads.remove_reader(ino, fh);
+        self.client.end_reading(fh);
+        self.library.finish_reading(self.number(ino).await?, fh).await
+    }
+
+    async fn flush_reader(&self, ino: InodeNo, fh: u64) -> Result<(), InodeError> {
+        self.library.flush_reader(self.number(ino).await?, fh).await
+    }
+
+    async fn flush_writer(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        pending: PendingUploadHook,
+    ) -> Result<Option<PendingUploadHook>, InodeError> {
+        self.library.flush_writer(self.number(ino).await?, fh, pending).await
+    }
+
+    async fn release_writer(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        pending: PendingUploadHook,
+        location: &S3Location,
+    ) -> Result<(), InodeError> {
+        self.library.release_writer(self.number(ino).await?, fh, pending, location).await
+    }
+
+    async fn try_reactivate_handle(
+        &self,
+        ino: InodeNo,
+        fh: u64,
+        mode: ReadWriteMode,
+    ) -> Result<bool, InodeError> {
+        self.library.try_reactivate_handle(self.number(ino).await?, fh, mode).await
+    }
+
+    async fn new_readdir_handle(&self, dir: InodeNo) -> Result<u64, InodeError> {
+        let library = self.number(dir).await?;
+        self.remake_locals(dir, None).await;
+        let handle = self.library.new_readdir_handle(library).await?;
+        self.listed().insert(handle, Answered::default());
+        Ok(handle)
+    }
+
+    async fn readdir<'a>(
+        &self,
+        parent: InodeNo,
+        fh: u64,
+        offset: i64,
+        is_readdirplus: bool,
+        mut add: AddDirEntry<'a>,
+    ) -> Result<(), InodeError> {
+        let library = self.number(parent).await?;
+        let numbers = &self.numbers;
+        let answered = self.listed().get(&fh).cloned().unwrap_or_default();
+        self.outdated.forget(Instant::now());
+        let of = answered.clone();
+        let renumber: AddDirEntry<'_> = Box::new(move |found: InodeInformation, name, offset, generation| {
+            let (kind, mut stat) = (found.kind(), found.stat().clone());
+            if stat.etag.is_some()
+                && let Some(left) = self.note_listed(library, &name.to_string_lossy(), &of)
+            {
+                stat.update_validity(left);
+            }
+            let shown = |ino| InodeInformation::new(ino, stat, kind);
+            if name == "." || name == ".." {
+                return add(shown(numbers.of_library(found.ino())), name, offset, generation);
+            }
+            let entry = entry_of(found.ino(), kind, found.stat(), false);
+            let text = name.to_string_lossy().into_owned();
+            let ino = numbers.number(parent, &text, &entry);
+            let added = add(shown(ino), name, offset, generation);
+            if is_readdirplus && added == AddDirEntryResult::EntryAdded {
+                numbers.tell(parent, &text, &entry);
+            }
+            added
+        });
+        let list = self.library.readdir(library, fh, offset, is_readdirplus, renumber);
+        let listed = listing(library, answered, list).await;
+        self.numbers.commit();
+        listed
+    }
+
+    async fn releasedir(&self, fh: u64) -> Result<(), InodeError> {
+        self.listed().remove(&fh);
+        self.library.releasedir(fh).await
+    }
+
+    async fn rename(
+        &self,
+        parent: InodeNo,
+        name: &OsStr,
+        new_parent: InodeNo,
+        new_name: &OsStr,
+        allow_overwrite: bool,
+    ) -> Result<(), InodeError> {
+        let (from, to) = (self.number(parent).await?, self.number(new_parent).await?);
+        self.library.rename(from, name, to, new_name, allow_overwrite).await?;
+        self.numbers.renamed(parent, &name.to_string_lossy(), new_parent, &new_name.to_string_lossy());
+        Ok(())
+    }
+
+    async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<(), InodeError> {
+        self.remake_locals(parent, Some(name)).await;
+        if let Some(folder) = self.numbers.named(parent, name) {
+            // The library would take it for empty.
+            self.remake_locals(folder, None).await;
+        }
+        self.library.rmdir(self.number(parent).await?, name).await?;
+        self.numbers.removed(parent, &name.to_string_lossy());
+        Ok(())
+    }
+
+    async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<(), InodeError> {
+        self.remake_locals(parent, Some(name)).await;
+        let directory = self.number(parent).await?;
+        let mut key = None;
+        if self.confirms {
+            key = Some(confirm_name(&self.library, directory, name).await?);
+        }
+        self.library.unlink(directory, name).await?;
+        if let Some(key) = key {
+            self.changes.note(key, Instant::now());
+        }
+        self.numbers.removed(parent, &name.to_string_lossy());
+        Ok(())
+    }
+}

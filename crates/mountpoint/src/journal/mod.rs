@@ -1,0 +1,180 @@
+//! The journal of a mount: what another mount process needs to continue where this one has died. A line is written before the
+//! kernel gets the answer that it is about, so that the kernel never knows of anything that the journal does not. What is
+//! lost with a process is at most that the kernel has forgotten something.
+
+mod known;
+mod record;
+
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) use known::{Handle, Known, Nodes};
+pub(crate) use record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
+
+/// In the folder that outlives the process. The mounter starts a successor as long as it exists.
+use mounter::JOURNAL;
+
+/// Bytes after which a journal is rewritten, at least: a hundred thousand lines, which are read in a tenth of a second.
+const REWRITE_AT: u64 = 8 * 1024 * 1024;
+/// Times the length after the last time, so that a mount that knows many files does not rewrite all the time. No more, because
+/// the journal is in memory.
+const REWRITE_GROWTH: u64 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Journal {
+    folder: PathBuf,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// `None` while nothing is recorded: before the mount has begun, and after a failure.
+    file: Option<File>,
+    lines: Vec<u8>,
+    length: u64,
+    rewrite_at: u64,
+}
+
+impl Journal {
+    /// With what a predecessor has left, if there was one.
+    pub(crate) fn open(folder: &Path) -> io::Result<(Self, Option<Known>)> {
+        let path = folder.join(JOURNAL);
+        let journal = Self { folder: folder.to_owned(), state: Mutex::default() };
+        if !path.exists() {
+            return Ok((journal, None));
+        }
+        let (known, length) = read(&path)?;
+        journal.shorten(&mut journal.state(), &known, length)?;
+        Ok((journal, Some(known)))
+    }
+
+    /// Records nothing.
+    pub(crate) fn off() -> Self {
+        Self { folder: PathBuf::new(), state: Mutex::default() }
+    }
+
+    /// From now on the mount survives this process.
+    pub(crate) fn begin(&self, begin: Begin) -> io::Result<()> {
+        self.rewrite(&mut self.state(), &Known { begin, ..Known::default() })
+    }
+
+    /// How many open files a successor could not continue, because bytes that programs have written are nowhere but in this
+    /// process.
+    pub(crate) fn lost_without_this_process(&self) -> io::Result<usize> {
+        if !self.is_kept() {
+            return Err(io::Error::other("it has no journal"));
+        }
+        let _state = self.state();
+        let (known, _) = read(&self.folder.join(JOURNAL))?;
+        Ok(known.handles.values().filter(|handle| handle.is_lost()).count())
+    }
+
+    /// Whether everything was written so far, so that the mount survives this process.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.state().file.is_some()
+    }
+
+    pub(crate) fn record(&self, record: &Record) {
+        self.note(record);
+        self.commit();
+    }
+
+    /// Written with the next commit, in the order of the calls.
+    pub(crate) fn note(&self, record: &Record) {
+        let state = &mut *self.state();
+        // Numbers and strings always serialize.
+        if state.file.is_some() && serde_json::to_writer(&mut state.lines, record).is_ok() {
+            state.lines.push(b'\n');
+        }
+    }
+
+    /// With one write.
+    pub(crate) fn commit(&self) {
+        let mut state = self.state();
+        if let Err(error) = self.append(&mut state) {
+            // The mount works on. With a journal that misses something, a successor would serve wrong files; without one
+            // the mounter ends the mount with this process.
+            tracing::warn!(%error, "the mount will not survive its process: cannot write its journal");
+            (state.file, state.lines) = (None, Vec::new());
+            let _ = fs::remove_file(self.folder.join(JOURNAL));
+        }
+    }
+
+    fn append(&self, state: &mut State) -> io::Result<()> {
+        let Some(file) = &mut state.file else { return Ok(()) };
+        file.write_all(&state.lines)?;
+        state.length += state.lines.len() as u64;
+        state.lines.clear();
+        if state.length > state.rewrite_at {
+            let (known, length) = read(&self.folder.join(JOURNAL))?;
+            self.shorten(state, &known, length)?;
+        }
+        Ok(())
+    }
+
+    /// Rewrites it, or goes on with it as it is: there may be no room for two.
+    fn shorten(&self, state: &mut State, known: &Known, length: u64) -> io::Result<()> {
+        let Err(error) = self.rewrite(state, known) else { return Ok(()) };
+        tracing::warn!(%error, "cannot shorten the journal of the mount; it grows on");
+        let file = File::options().append(true).open(self.folder.join(JOURNAL))?;
+        // Without a torn line.
+        file.set_len(length)?;
+        state.go_on_with(file, length);
+        Ok(())
+    }
+
+    /// By renaming: a process that dies meanwhile leaves the old one.
+    fn rewrite(&self, state: &mut State, known: &Known) -> io::Result<()> {
+        let draft = self.folder.join(format!(".{JOURNAL}"));
+        let written = write(&draft, known).and_then(|file| {
+            fs::rename(&draft, self.folder.join(JOURNAL))?;
+            Ok((file.metadata()?.len(), file))
+        });
+        let (length, file) = written.inspect_err(|_| {
+            // It takes memory that others need. There may be none.
+            let _ = fs::remove_file(&draft);
+        })?;
+        state.go_on_with(file, length);
+        Ok(())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn go_on_with(&mut self, file: File, length: u64) {
+        (self.file, self.length) = (Some(file), length);
+        self.rewrite_at = REWRITE_AT.max(length * REWRITE_GROWTH);
+    }
+}
+
+/// With the length of all complete lines: the answer that a torn last line was about has not been sent.
+fn read(path: &Path) -> io::Result<(Known, u64)> {
+    let (mut known, mut length) = (Known::default(), 0);
+    let mut reader = BufReader::new(File::open(path)?);
+    let mut line = Vec::new();
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        if line.last() == Some(&b'\n') {
+            known.apply(serde_json::from_slice(&line)?);
+            length += line.len() as u64;
+        }
+        line.clear();
+    }
+    Ok((known, length))
+}
+
+fn write(path: &Path, known: &Known) -> io::Result<File> {
+    let mut writer = BufWriter::new(File::create(path)?);
+    for record in known.records() {
+        serde_json::to_writer(&mut writer, &record)?;
+        writer.write_all(b"\n")?;
+    }
+    writer.into_inner().map_err(io::IntoInnerError::into_error)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! The numbers by which the kernel knows inodes. They must mean the same in the next mount process, but the library counts
+//! its own from the beginning in each. What the kernel learned from this process has the library's number, moved above all
+//! that were used before; what it had learned from a predecessor keeps its number, and is found again by its name.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::journal::{Access, Journal, Known, Node, Nodes, Record, Version};
+
+/// The number of the root, for the kernel and for the library.
+pub(crate) const ROOT: u64 = 1;
+
+pub(crate) struct Numbers {
+    journal: Arc<Journal>,
+    /// Added to the library's numbers.
+    base: u64,
+    /// Inherited files that are open for writing. They stay what they are, whatever another client does to the object.
+    written: HashSet<u64>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often the kernel was told of what it learned from this process.
+    lookups: HashMap<u64, u64>,
+    /// What the kernel had learned from a predecessor.
+    inherited: Nodes,
+    /// Those of them that the library knows.
+    found: HashMap<u64, Found>,
+    /// Their numbers, by the library's.
+    by_library: HashMap<u64, u64>,
+}
+
+struct Found {
+    library: u64,
+    /// How often the library was asked, and expects to be told to forget.
+    lookups: u64,
+}
+
+/// What the library says of a name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) library: u64,
+    pub(crate) is_directory: bool,
+    pub(crate) version: Version,
+    pub(crate) is_local: bool,
+}
+
+/// What is known of an inode's number in the library.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    Known(u64),
+    /// The library has to be asked for this name in this directory.
+    Named {
+        parent: u64,
+        node: Node,
+    },
+    /// Its name means something else by now.
+    Stale,
+}
+
+impl Numbers {
+    pub(crate) fn new(journal: Arc<Journal>, known: Option<&Known>) -> Self {
+        let Some(known) = known else {
+            return Self { journal, base: 0, written: HashSet::new(), state: Mutex::default() };
+        };
+        let mut inherited = known.nodes.clone();
+        // What was acknowledged of a new file is lost: it must not come back as an empty one.
+        for handle in known.handles.values() {
+            let lost = handle.unspooled && handle.published.is_none();
+            let is_local = inherited.get(handle.open.ino).is_some_and(|node| node.is_local);
+            if matches!(handle.open.access, Access::Write | Access::Append) && lost && is_local {
+                inherited.mark_stale(handle.open.ino);
+            }
+        }
+        let writers = known.handles.values().filter(|handle| handle.open.access == Access::Write);
+        let written = writers.map(|handle| handle.open.ino).collect();
+        let state = Mutex::new(State { inherited, ..State::default() });
+        Self { journal, base: known.highest_inode.max(ROOT), written, state }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn meaning(&self, ino: u64) -> Meaning {
+        if ino == ROOT || self.base == 0 {
+            return Meaning::Known(ino);
+        }
+        if ino > self.base {
+            return Meaning::Known(ino - self.base);
+        }
+        let state = self.state();
+        match (state.found.get(&ino), state.inherited.get(ino)) {
+            (Some(found), _) => Meaning::Known(found.library),
+            (None, Some(node)) if !node.is_stale => {
+                Meaning::Named { parent: node.parent, node: node.clone() }
+            }
+            (None, _) => Meaning::Stale,
+        }
+    }
+
+    /// The library knows an inherited inode as this one; `false` if it has another content by now, so that its number must
+    /// not be used for it.
+    pub(crate) fn find(&self, ino: u64, entry: &Entry) -> bool {
+        let mut state = self.state();
+        let Some(node) = state.inherited.get(ino) else { return false };
+        let is_other = state.by_library.get(&entry.library).is_some_and(|other| *other != ino);
+        if is_other || node.is_stale || !self.is_same(ino, node, entry) {
+            state.inherited.mark_stale(ino);
+            self.journal.record(&Record::Stale(ino));
+            return false;
+        }
+        state.find(ino, entry.library);
+        true
+    }
+
+    /// What stood for a new file is gone, so that it has to be created again. Returns what the library has to forget.
+    pub(crate) fn lose(&self, ino: u64) -> Option<(u64, u64)> {
+        let mut state = self.state();
+        state.inherited.update(ino, |node| node.is_local = true);
+        let Found { library, lookups } = state.found.remove(&ino)?;
+        state.by_library.remove(&library);
+        Some((library, lookups))
+    }
+
+    /// The kernel is about to be told of the entry by this number. Recorded with the next commit.
+    pub(crate) fn tell(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
+        let mut state = self.state();
+        if let Some(ino) = self.inherited(&mut state, parent, name, entry) {
+            state.find(ino, entry.library);
+            state.inherited.look_up(ino);
+            self.journal.note(&Record::LookedUp(ino));
+            return ino;
+        }
+        let ino = self.base + entry.library;
+        let lookups = state.lookups.entry(ino).or_default();
+        *lookups += 1;
+        if *lookups > 1 {
+            self.journal.note(&Record::LookedUp(ino));
+        } else {
+            let Entry { is_directory, version, is_local, .. } = *entry;
+            let (name, is_stale) = (name.to_owned(), false);
+            let node = Node { parent, name, is_directory, version, is_local, is_stale, lookups: 1 };
+            self.journal.note(&Record::Inode(ino, node));
+        }
+        ino
+    }
+
+    /// The number by which the kernel would be told of the entry.
+    pub(crate) fn number(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
+        let inherited = self.inherited(&mut self.state(), parent, name, entry);
+        inherited.unwrap_or(self.base + entry.library)
+    }
+
+    /// The number of an inode that the kernel knows.
+    pub(crate) fn of_library(&self, library: u64) -> u64 {
+        let inherited = self.state().by_library.get(&library).copied();
+        inherited.unwrap_or(if library == ROOT { ROOT } else { self.base + library })
+    }
+
+    fn inherited(&self, state: &mut State, parent: u64, name: &str, entry: &Entry) -> Option<u64> {
+        if let Some(ino) = state.by_library.get(&entry.library) {
+            return Some(*ino);
+        }
+        let ino = state.inherited.named(parent, name)?;
+        let node = state.inherited.get(ino)?;
+        if !state.found.contains_key(&ino) && self.is_same(ino, node, entry) {
+            return Some(ino);
+        }
+        state.inherited.mark_stale(ino);
+        self.journal.note(&Record::Stale(ino));
+        None
+    }
+
+    /// A folder may get any content. A file that was being created may have been completed.
+    fn is_same(&self, ino: u64, node: &Node, entry: &Entry) -> bool {
+        let any_version = node.is_directory || node.is_local || self.written.contains(&ino);
+        node.is_directory == entry.is_directory && (any_version || node.version == entry.version)
+    }
+
+    /// Inherited files and folders in a directory, all or those of a name, that nothing in the bucket stands for and that the
+    /// library does not know yet.
+    pub(crate) fn unknown_locals(&self, parent: u64, name: Option<&OsStr>) -> Vec<u64> {
+        let state = self.state();
+        let children = state.inherited.children(parent);
+        let unknown = children.filter(|(ino, node)| {
+            let is_wanted = name.is_none_or(|name| name == OsStr::new(&node.name));
+            is_wanted && node.is_local && !state.found.contains_key(ino)
+        });
+        unknown.map(|(ino, _)| ino).collect()
+    }
+
+    /// The number of an inherited file or folder by its name.
+    pub(crate) fn named(&self, parent: u64, name: &OsStr) -> Option<u64> {
+        self.state().inherited.named(parent, name.to_str()?)
+    }
+
+    /// What the library has to forget: an inode, and how often.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<(u64, u64)> {
+        if ino == ROOT {
+            return None;
+        }
+        let mut state = self.state();
+        self.journal.note(&Record::Forgotten(ino, lookups));
+        if ino > self.base {
+            if let Some(left) = state.lookups.get_mut(&ino) {
+                *left = left.saturating_sub(lookups);
+                if *left == 0 {
+                    state.lookups.remove(&ino);
+                }
+            }
+            return Some((ino - self.base, lookups));
+        }
+        if !state.inherited.forget(ino, lookups) {
+            return None;
+        }
+        let Found { library, lookups } = state.found.remove(&ino)?;
+        state.by_library.remove(&library);
+        Some((library, lookups))
+    }
+
+    pub(crate) fn uploaded(&self, ino: u64, version: Version) {
+        self.state().inherited.update(ino, |node| (node.version, node.is_local) = (version, false));
+        self.journal.record(&Record::Uploaded(ino, version));
+    }
+
+    pub(crate) fn record(&self, record: &Record) {
+        self.journal.record(record);
+    }
+
+    /// The upload of a new file has failed, and the file with it, unless an earlier one has made it an object.
+    pub(crate) fn not_uploaded(&self, ino: u64) {
+        let mut state = self.state();
+        if state.inherited.get(ino).is_some_and(|node| !node.is_local) {
+            return;
+        }
+        state.inherited.mark_stale(ino);
+        self.journal.record(&Record::Stale(ino));
+    }
+
+    pub(crate) fn removed(&self, parent: u64, name: &str) {
+        self.state().inherited.remove_name(parent, name);
+        self.journal.record(&Record::Removed(parent, name.to_owned()));
+    }
+
+    pub(crate) fn renamed(&self, parent: u64, name: &str, new_parent: u64, new_name: &str) {
+        self.state().inherited.rename(parent, name, new_parent, new_name);
+        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        self.journal.record(&Record::Renamed(parent, name, new_parent, new_name));
+    }
+
+    pub(crate) fn commit(&self) {
+        self.journal.commit();
+    }
+}
+
+impl State {
+    fn find(&mut self, ino: u64, library: u64) {
+        self.found.entry(ino).or_insert(Found { library, lookups: 0 }).lookups += 1;
+        self.by_library.insert(library, ino);
+    }
+}
+
+#[cfg(test)]
+mod tests;

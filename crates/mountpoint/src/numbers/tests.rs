@@ -1,0 +1,157 @@
+use super::*;
+use crate::journal::{Begin, Open};
+
+fn entry(library: u64, etag: &str) -> Entry {
+    let version = Version::of((!etag.is_empty()).then_some(etag));
+    Entry { library, is_directory: false, version, is_local: false }
+}
+
+fn folder(library: u64) -> Entry {
+    Entry { is_directory: true, ..entry(library, "") }
+}
+
+/// Mount processes, one after the other.
+struct Life(tempfile::TempDir);
+
+impl Life {
+    fn new() -> (Self, Numbers) {
+        let life = Self(tempfile::tempdir().unwrap());
+        let (journal, _) = Journal::open(life.0.path()).unwrap();
+        journal.begin(Begin::default()).unwrap();
+        (life, Numbers::new(Arc::new(journal), None))
+    }
+
+    fn successor(&self) -> Numbers {
+        let (journal, known) = Journal::open(self.0.path()).unwrap();
+        Numbers::new(Arc::new(journal), known.as_ref())
+    }
+}
+
+fn name_of(meaning: Meaning) -> (u64, String) {
+    match meaning {
+        Meaning::Named { parent, node } => (parent, node.name),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_process_uses_the_numbers_of_the_library() {
+    let (_life, numbers) = Life::new();
+    assert_eq!(numbers.tell(ROOT, "a", &entry(2, "one")), 2);
+    assert_eq!(numbers.number(ROOT, "b", &entry(3, "one")), 3);
+    assert_eq!(numbers.meaning(2), Meaning::Known(2));
+    assert_eq!(numbers.forget(2, 1), Some((2, 1)));
+    assert_eq!(numbers.forget(ROOT, 1), None);
+}
+
+#[test]
+fn a_successor_finds_by_name_what_the_kernel_knows_by_number() {
+    let (life, numbers) = Life::new();
+    numbers.tell(ROOT, "folder", &folder(2));
+    numbers.tell(2, "a", &entry(3, "one"));
+    numbers.tell(2, "a", &entry(3, "one"));
+    numbers.tell(ROOT, "forgotten", &entry(4, "one"));
+    numbers.forget(4, 1);
+    numbers.commit();
+    let numbers = life.successor();
+    assert_eq!(name_of(numbers.meaning(3)), (2, "a".into()));
+    assert_eq!(name_of(numbers.meaning(2)), (ROOT, "folder".into()));
+    assert_eq!(numbers.meaning(4), Meaning::Stale);
+    assert_eq!(numbers.meaning(ROOT), Meaning::Known(ROOT));
+    assert!(numbers.find(2, &folder(9)) && numbers.find(3, &entry(2, "one")));
+    assert_eq!((numbers.meaning(2), numbers.meaning(3)), (Meaning::Known(9), Meaning::Known(2)));
+    assert_eq!(numbers.tell(2, "a", &entry(2, "one")), 3, "the kernel keeps its number");
+    assert_eq!(numbers.of_library(9), 2);
+    assert_eq!(numbers.tell(ROOT, "new", &entry(5, "one")), 4 + 5, "above all that were used");
+    assert_eq!(numbers.meaning(9), Meaning::Known(5));
+    assert_eq!(numbers.forget(3, 2), None, "the kernel was told three times");
+    assert_eq!(numbers.forget(3, 1), Some((2, 2)), "the library was asked twice");
+    assert_eq!(numbers.meaning(3), Meaning::Stale);
+}
+
+#[test]
+fn another_content_gets_another_number() {
+    let (life, numbers) = Life::new();
+    numbers.tell(ROOT, "a", &entry(2, "one"));
+    numbers.tell(ROOT, "b", &entry(3, "one"));
+    numbers.tell(ROOT, "c", &entry(4, "one"));
+    numbers.tell(ROOT, "d", &folder(5));
+    let open = Open { access: Access::Write, ..Open::new(4, 1, 0, 8) };
+    numbers.journal.record(&Record::Opened(1, open));
+    let numbers = life.successor();
+    assert!(!numbers.find(2, &entry(2, "two")));
+    assert_eq!(numbers.meaning(2), Meaning::Stale);
+    assert_eq!(numbers.tell(ROOT, "a", &entry(2, "two")), 5 + 2);
+    assert_eq!(numbers.tell(ROOT, "b", &entry(3, "two")), 5 + 3);
+    assert_eq!(numbers.meaning(3), Meaning::Stale);
+    assert!(numbers.find(4, &entry(4, "two")), "a writer does not need the old content");
+    assert_eq!(numbers.tell(ROOT, "d", &entry(6, "one")), 5 + 6, "a folder has become a file");
+    numbers.commit();
+    assert_eq!(life.successor().meaning(2), Meaning::Stale, "also for the next one");
+}
+
+#[test]
+fn what_was_created_and_not_uploaded_is_made_again() {
+    let (life, numbers) = Life::new();
+    let local = Entry { is_local: true, ..entry(2, "") };
+    numbers.tell(ROOT, "new", &local);
+    numbers.tell(ROOT, "done", &Entry { library: 3, ..local });
+    numbers.uploaded(3, Version::of(Some("one")));
+    numbers.tell(ROOT, "failed", &Entry { library: 4, ..local });
+    numbers.not_uploaded(4);
+    let numbers = life.successor();
+    assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
+    assert!(numbers.unknown_locals(ROOT, Some(OsStr::new("done"))).is_empty());
+    assert_eq!(numbers.meaning(4), Meaning::Stale);
+    assert!(numbers.find(2, &entry(7, "")));
+    assert!(numbers.unknown_locals(ROOT, None).is_empty());
+    assert_eq!(numbers.lose(2), Some((7, 1)), "what stood for it is gone");
+    assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
+}
+
+#[test]
+fn a_new_file_of_which_bytes_are_lost_does_not_come_back_empty() {
+    let (life, numbers) = Life::new();
+    let local = Entry { is_local: true, ..entry(2, "") };
+    numbers.tell(ROOT, "new", &local);
+    let open = Open { access: Access::Write, ..Open::new(2, 1, 0, 8) };
+    numbers.journal.record(&Record::Opened(1, open));
+    let numbers = life.successor();
+    assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
+    numbers.journal.record(&Record::Unspooled(1));
+    let numbers = life.successor();
+    assert!(numbers.unknown_locals(ROOT, None).is_empty() && numbers.meaning(2) == Meaning::Stale);
+}
+
+#[test]
+fn names_that_are_removed_or_moved_are_not_found_again() {
+    let (life, numbers) = Life::new();
+    numbers.tell(ROOT, "a", &entry(2, "one"));
+    numbers.tell(ROOT, "b", &entry(3, "one"));
+    numbers.removed(ROOT, "a");
+    numbers.renamed(ROOT, "b", ROOT, "c");
+    let numbers = life.successor();
+    assert_eq!(numbers.meaning(2), Meaning::Stale);
+    assert_eq!(name_of(numbers.meaning(3)), (ROOT, "c".into()));
+    numbers.removed(ROOT, "c");
+    assert_eq!(numbers.meaning(3), Meaning::Stale);
+}
+
+/// Else it would come back as an empty file that no program writes.
+#[test]
+fn a_new_file_that_cannot_be_uploaded_is_not_made_again() {
+    let (life, numbers) = Life::new();
+    numbers.tell(ROOT, "lost", &Entry { is_local: true, ..entry(2, "") });
+    numbers.tell(ROOT, "published", &Entry { is_local: true, ..entry(3, "") });
+    numbers.uploaded(3, Version::of(Some("one")));
+    numbers.commit();
+    let numbers = life.successor();
+    assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
+    numbers.not_uploaded(2);
+    numbers.not_uploaded(3);
+    for numbers in [numbers, life.successor()] {
+        assert!(numbers.unknown_locals(ROOT, None).is_empty());
+        assert_eq!(numbers.meaning(2), Meaning::Stale);
+        assert_eq!(name_of(numbers.meaning(3)), (ROOT, "published".into()));
+    }
+}

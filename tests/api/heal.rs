@@ -6,10 +6,10 @@ use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use s3_csi_tests::controller::{self, Controller, shared};
 use s3_csi_tests::{Seen, Stage, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Waits until the workload is served by another pod than this.
 async fn moved(stage: &Stage, workload: &Pod, from: &Pod) -> Pod {
@@ -210,4 +210,31 @@ async fn a_node_that_vanishes_takes_its_attachments_with_it() {
     stage.remove("w").await;
     stage.nothing_attached().await;
     stage.mountpoint_gone(&pod.name_any()).await;
+}
+
+/// As an administrator marks a node that is certainly off. Its kubelet will not confirm the end of a pod.
+#[tokio::test]
+async fn a_node_out_of_service_keeps_no_mountpoint_pod() {
+    let stage = Stage::set("out-of-service").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.schedule_mountpoint(&pod.name_any()).await;
+    stage.run_mountpoint(&pod.name_any()).await;
+    stage.report("w", "Running").await;
+    let taints = |taints: Value| Patch::Merge(json!({"spec": {"taints": taints}}));
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"});
+    let nodes = stage.all::<Node>();
+    nodes.patch(&stage.node, &PatchParams::default(), &taints(json!([taint]))).await.unwrap();
+    stage.acted().await;
+    // A workload that tolerates the taint stays, with everything it needs.
+    stage.attached(&workload).await;
+    stage.remove("w").await;
+    stage.nothing_attached().await;
+    stage.mountpoint_gone(&pod.name_any()).await;
+
+    nodes.patch(&stage.node, &PatchParams::default(), &taints(Value::Null)).await.unwrap();
+    let next = stage.workload("next", &["data"]).await;
+    stage.attached(&next).await;
 }

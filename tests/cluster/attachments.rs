@@ -10,7 +10,7 @@ use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
-use crate::deaths::{FOREVER, kill_mount_process, reads_again};
+use crate::deaths::{FOREVER, end_container, reads_again};
 use crate::story::{LIMIT, Story};
 
 const PODS: [&str; 2] = ["first", "second"];
@@ -58,7 +58,7 @@ async fn keeps_serving_and_heals(story: Story, served_by: &[String]) {
     for pod in PODS {
         assert!(!story.log(pod).await.contains("bad"), "{pod} has lost its mount");
     }
-    kill_mount_process(story.name).await;
+    end_container(story.name).await;
     for pod in PODS {
         reads_again(&story, pod).await;
         assert_eq!(story.container(pod).await.restart_count, 0);

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Child;
 
 use contract::names::DRIVER;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, EvictParams};
+use kube::api::{DeleteParams, LogParams};
+use mounter::{JOURNAL, SURVIVAL};
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::manifest;
@@ -15,6 +17,7 @@ use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
+use crate::restarts::{driver_pods, replace};
 use crate::story::{LIMIT, Story};
 
 /// Exits with the first error, and is then restarted by the kubelet.
@@ -36,13 +39,33 @@ fn signal_mount_process(bucket: &str, signal: Signal) {
     kill_process(pid(process), signal).unwrap();
 }
 
-/// Kills the process that serves the bucket, and waits for its successor. A busy container may not have noticed.
-pub(crate) async fn kill_mount_process(bucket: &str) {
-    let killed = processes("s3-csi-mountpoint", Some(bucket));
-    assert!(!killed.is_empty(), "a process serves the bucket");
-    for process in &killed {
-        kill_process(pid(*process), Signal::KILL).unwrap();
+/// Ends the containers of these mount processes, and their mounts: without a journal, no other process can continue.
+pub(crate) fn end_containers(mount_processes: &[u32]) {
+    for process in mount_processes {
+        // The process works in the folder that it shares with the node.
+        fs::remove_file(format!("/proc/{process}/cwd/{SURVIVAL}/{JOURNAL}")).unwrap();
     }
+    end_containers_only(mount_processes);
+}
+
+fn end_containers_only(mount_processes: &[u32]) {
+    assert!(!mount_processes.is_empty(), "a process serves the bucket");
+    for process in mount_processes {
+        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+        let mounter = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
+        // The first process of a container takes all others along.
+        kill_process(pid(mounter.trim().parse().unwrap()), Signal::KILL).unwrap();
+    }
+}
+
+/// Ends the container that serves the bucket and its mount, and waits for the next one. A busy workload may not have noticed.
+pub(crate) async fn end_container(bucket: &str) {
+    let killed = processes("s3-csi-mountpoint", Some(bucket));
+    end_containers(&killed);
+    another_serves(bucket, &killed).await;
+}
+
+pub(crate) async fn another_serves(bucket: &str, killed: &[u32]) {
     eventually("another mount process serves the bucket", LIMIT, || async {
         let serving = processes("s3-csi-mountpoint", Some(bucket));
         let replaced = serving.iter().any(|process| !killed.contains(process));
@@ -79,13 +102,56 @@ pub(crate) async fn ends(story: Story, pods: &[&str]) {
     story.leaves_nothing().await;
 }
 
+/// Reads a file that it has open, and another one each time.
+pub(crate) const READS_ON: &str = "exec 3< /data/large; while true; do \
+    if cat /data/file >/dev/null && dd bs=1000 count=1 <&3 of=/tmp/part 2>/dev/null && [ -s /tmp/part ]; \
+    then echo good; else echo bad; fi; sleep 0.3; done";
+
+/// The workload does not need `mountPropagation`: it is the same mount all the time.
 #[tokio::test]
-async fn a_killed_process_is_replaced_and_a_restarted_container_has_its_bucket() {
+async fn a_workload_does_not_notice_that_mount_processes_die() {
+    let story = begin("survives").await;
+    story.server.put(story.name, "large", &vec![b'x'; 2_000_000]).unwrap();
+    story.here.run("workload", story.workload(READS_ON)).await;
+    story.says("workload", "good").await;
+    let served_by = story.mountpoint_pods().await.pop().unwrap();
+    for signal in [Signal::KILL, Signal::SEGV, Signal::ABORT] {
+        let killed = processes("s3-csi-mountpoint", Some(story.name));
+        eventually("another mount process serves the bucket", LIMIT, || async {
+            let serving = processes("s3-csi-mountpoint", Some(story.name));
+            for process in serving.iter().filter(|process| killed.contains(process)) {
+                // More than once: the standard library handles the first SIGSEGV, in case it was a stack overflow.
+                let _ = kill_process(pid(*process), signal);
+            }
+            let replaced = serving.iter().any(|process| !killed.contains(process));
+            Seen::some(replaced.then_some(()), format!("{serving:?}"))
+        })
+        .await;
+        reads_again(&story, "workload").await;
+    }
+    assert!(!story.log("workload").await.contains("bad"));
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    let pod = story.mountpoint_pods_api().get(&served_by).await.unwrap();
+    let restarts = pod.status.unwrap().container_statuses.unwrap()[0].restart_count;
+    assert_eq!(restarts, 0, "the mounter went on, too");
+    story.has_event("another mount process continues to serve volume `survives`").await;
+    eventually("the deaths are counted", LIMIT, || async {
+        let metrics = metrics_of_installed(&story.here.client).await;
+        let name = "s3_csi_node_mount_process_deaths_total ";
+        let count = metrics.lines().find_map(|line| line.strip_prefix(name)?.parse::<u64>().ok());
+        Seen::some(count.filter(|count| *count >= 3).map(drop), format!("{count:?}"))
+    })
+    .await;
+    ends(story, &["workload"]).await;
+}
+
+#[tokio::test]
+async fn an_ended_container_is_replaced_and_a_restarted_workload_has_its_bucket() {
     let story = begin("dies-once").await;
     story.here.run("workload", story.workload(UNTIL_BAD)).await;
     story.says("workload", "good").await;
     let served_by = story.mountpoint_pods().await;
-    signal_mount_process(story.name, Signal::KILL);
+    end_containers(&processes("s3-csi-mountpoint", Some(story.name)));
     restarts_and_recovers(&story, "workload").await;
     assert_eq!(story.mountpoint_pods().await, served_by, "the same pod serves it again");
     story.has_event("the mount process of volume `dies-once` died").await;
@@ -106,7 +172,7 @@ async fn a_running_container_that_listens_to_the_node_recovers_by_itself() {
             story.says(pod, "good").await;
         }
         story.mountpoint_pods().await;
-        kill_mount_process(story.name).await;
+        end_container(story.name).await;
         reads_again(&story, "listening").await;
     }
     assert_eq!(story.container("listening").await.restart_count, 0);
@@ -155,45 +221,39 @@ async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
     ends(story, &["workload"]).await;
 }
 
+/// It is the same mount, whichever node service has made it.
 #[tokio::test]
-async fn a_deleted_mountpoint_pod_is_replaced() {
-    let story = begin("pod-deleted").await;
-    story.here.run("workload", story.workload(UNTIL_BAD)).await;
+async fn a_workload_does_not_notice_that_the_container_of_its_mountpoint_pod_ends() {
+    let story = Story::alone("survives-container").await;
+    story.server.put(story.name, "file", b"x").unwrap();
+    story.server.put(story.name, "large", &vec![b'x'; 2_000_000]).unwrap();
+    story.here.run("workload", story.workload(READS_ON)).await;
     story.says("workload", "good").await;
-    let name = story.mountpoint_pods().await.pop().unwrap();
-    let pods = story.mountpoint_pods_api();
-    let before = pods.get(&name).await.unwrap().uid();
-    pods.delete(&name, &DeleteParams::default().grace_period(0)).await.unwrap();
-    restarts_and_recovers(&story, "workload").await;
-    // The replacement can have the same name, because the pod of that name is gone.
-    eventually("another Mountpoint Pod serves it", LIMIT, || async {
-        let names = story.mountpoint_pods().await;
-        let [name] = names.as_slice() else { return Seen::NotYet(format!("{names:?}")) };
-        let now = pods.get_opt(name).await.unwrap().and_then(|pod| pod.uid());
-        Seen::some((now.is_some() && now != before).then_some(()), format!("{names:?}"))
-    })
-    .await;
+    let served_by = story.mountpoint_pods().await;
+    for round in 0..2 {
+        if round == 1 {
+            let node = replace(&story, "s3-csi-node", DeleteParams::default()).await;
+            let fetched = format!("\"mountpoint_pod\":\"{}\"", served_by[0]);
+            eventually("the node service has fetched the descriptor", LIMIT, || async {
+                let log = driver_pods(&story).logs(&node, &LogParams::default()).await.unwrap_or_default();
+                let is_fetched = |line: &&str| line.contains("descriptor fetched") && line.contains(&fetched);
+                Seen::some(log.lines().find(is_fetched).map(drop), log.clone())
+            })
+            .await;
+        }
+        let killed = processes("s3-csi-mountpoint", Some(story.name));
+        end_containers_only(&killed);
+        another_serves(story.name, &killed).await;
+        reads_again(&story, "workload").await;
+    }
+    assert!(!story.log("workload").await.contains("bad"));
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    assert_eq!(story.mountpoint_pods().await, served_by);
     ends(story, &["workload"]).await;
 }
 
-/// During the grace period of an evicted pod, running workloads keep their mount and new workloads get a new pod.
 #[tokio::test]
-async fn an_evicted_mountpoint_pod_serves_on_and_is_replaced_for_others() {
-    let story = begin("pod-evicted").await;
-    story.here.run("workload", story.workload(FOREVER)).await;
-    story.says("workload", "good").await;
-    let before = story.mountpoint_pods().await;
-    story.mountpoint_pods_api().evict(&before[0], &EvictParams::default()).await.unwrap();
-    story.here.run("new", story.workload(FOREVER)).await;
-    story.says("new", "good").await;
-    story.says_again("workload", "good").await;
-    assert!(!story.log("workload").await.contains("bad"));
-    assert!(story.mountpoint_pods().await.len() > 1, "the new one has another");
-    ends(story, &["workload", "new"]).await;
-}
-
-#[tokio::test]
-async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
+async fn a_workload_does_not_notice_that_its_mountpoint_pod_runs_out_of_memory() {
     let story = begin("out-of-memory").await;
     let small = "out-of-memory-small";
     story
@@ -203,15 +263,17 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
             attributes["mountpointContainerResourcesRequestsMemory"] = json!("64Mi");
         })
         .await;
-    story.here.run("workload", manifest::pod(&[small], UNTIL_BAD)).await;
+    story.server.put(story.name, "large", &vec![b'x'; 2_000_000]).unwrap();
+    story.here.run("workload", manifest::pod(&[small], READS_ON)).await;
     story.says("workload", "good").await;
     let name = story.mountpoint_pods().await.pop().unwrap();
-    // Another process uses up the container's memory, and the kernel kills the mount process.
+    // Other processes use up the container's memory. There are several, because the kernel must not kill one of them, but the
+    // mount process, and then the mounter.
     let process =
         processes("s3-csi-mountpoint", Some(story.name)).pop().expect("a process serves the bucket");
-    fs::write(format!("/proc/{process}/oom_score_adj"), "1000").unwrap();
     let memory = MemoryLimit::of(&story.here.cluster, process);
-    let mut hungry = memory.command(Path::new("tail")).arg("/dev/zero").spawn().unwrap();
+    let hungry = || memory.command(Path::new("tail")).arg("/dev/zero").spawn().unwrap();
+    let hungry: Vec<Child> = (0..3).map(|_| hungry()).collect();
     eventually("the container is OOM-killed", LIMIT, || async {
         let status = story.mountpoint_pods_api().get(&name).await.unwrap().status.unwrap_or_default();
         let ended = status.container_statuses.iter().flatten().find_map(|container| {
@@ -222,10 +284,16 @@ async fn a_mountpoint_pod_that_runs_out_of_memory_heals() {
         Seen::some((ended.as_deref() == Some("OOMKilled")).then_some(()), seen)
     })
     .await;
-    // It ended with the container, unless the kernel killed it before.
-    let _ = hungry.kill();
-    hungry.wait().unwrap();
-    restarts_and_recovers(&story, "workload").await;
+    for mut hungry in hungry {
+        // It may have ended with the container.
+        let _ = hungry.kill();
+        hungry.wait().unwrap();
+    }
+    another_serves(story.name, &[process]).await;
+    reads_again(&story, "workload").await;
     assert_eq!(story.mountpoint_pods().await, [name], "the same pod serves it again");
+    assert!(!story.log("workload").await.contains("bad"));
+    assert_eq!(story.container("workload").await.restart_count, 0);
+    story.has_event("ended: OOMKilled").await;
     ends(story, &["workload"]).await;
 }

@@ -10,7 +10,7 @@ use xtask::cluster::NODE_NAME;
 use xtask::command::run;
 
 use crate::changed;
-use crate::deaths::{FOREVER, kill_mount_process, reads_again};
+use crate::deaths::{FOREVER, end_container, reads_again};
 use crate::story::{LIMIT, Story};
 
 const ENTER: &str = "ls /data && echo in; sleep 3600";
@@ -97,7 +97,7 @@ async fn mounts_outlast_the_controllers_absence_and_new_ones_wait_for_its_return
     let away = changed::without_controller(&story.here.cluster);
     story.here.run("new", story.workload(FOREVER)).await;
     // Recovery that needs no decision of the controller still works.
-    kill_mount_process(story.name).await;
+    end_container(story.name).await;
     reads_again(&story, "old").await;
     // Long enough for the kubelet to try, fail and retry.
     eventually("the kubelet has tried twice to mount for the new workload", LIMIT, || async {

@@ -1,18 +1,14 @@
 //! Containers that mount with `HostToContainer` recover from every crash, no matter when they started and which
 //! Mountpoint Pod serves them.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::EvictParams;
-use rustix::process::{Signal, kill_process};
-use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
 
-use crate::deaths::{begin, ends, kill_mount_process, pid, reads_again};
+use crate::deaths::{begin, end_container, ends, reads_again};
 use crate::story::{LIMIT, Story};
 
 /// Logs what it sees, and restarts when a file of its name appears in a directory of the pod.
@@ -21,7 +17,7 @@ const UNTIL_ASKED: &str = "while [ ! -e /pod/$NAME ]; do \
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The mount process dies.
+    /// The container of the Mountpoint Pod ends.
     Kill,
     /// The container of this name restarts.
     Restart(&'static str),
@@ -75,7 +71,7 @@ async fn recover_from(name: &'static str, events: &[Event]) {
     let mut restarts = 0;
     for event in events {
         match event {
-            Event::Kill => kill_mount_process(story.name).await,
+            Event::Kill => end_container(story.name).await,
             Event::Restart(container) => {
                 restart(&story, &pods[0], container).await;
                 restarts += 1;
@@ -113,8 +109,8 @@ async fn containers_that_started_on_different_mounts_all_recover() {
     recover_from("layers-mixed", &events).await;
 }
 
-/// Logs whether it can read and write its file. First it deletes what an earlier attempt left when the mount process
-/// was killed, because objects cannot be overwritten.
+/// Logs whether it can read and write its file. First it deletes what an earlier attempt left when its mount
+/// ended, because objects cannot be overwritten.
 const READS_AND_TRIES: &str = "while true; do \
     if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; rm -f /data/$NAME 2>/dev/null; \
     if echo x > /data/$NAME; then echo written; fi; sleep 0.3; done";
@@ -136,7 +132,7 @@ async fn a_read_only_workload_recovers_and_stays_read_only_beside_one_that_write
     story.says("writer", "written").await;
     for _ in 0..2 {
         story.mountpoint_pods().await;
-        kill_mount_process(story.name).await;
+        end_container(story.name).await;
         story.says_again("writer", "written").await;
         reads_again(&story, "reader").await;
         story.says_again("reader", "Read-only file system").await;
@@ -146,48 +142,4 @@ async fn a_read_only_workload_recovers_and_stays_read_only_beside_one_that_write
         assert_eq!(story.container(pod).await.restart_count, 0);
     }
     ends(story, &["reader", "writer"]).await;
-}
-
-/// The old pod keeps serving until its workloads have moved. A container with `HostToContainer` moves without an error.
-#[tokio::test]
-async fn a_container_that_listens_moves_from_an_evicted_mountpoint_pod() {
-    let story = begin("layers-evicted").await;
-    let pod = story.here.run("first", two_containers(&story)).await;
-    story.says("first/one", "good").await;
-    let before = story.mountpoint_pods().await;
-    let old = processes("s3-csi-mountpoint", Some(story.name));
-    story.mountpoint_pods_api().evict(&before[0], &EvictParams::default()).await.unwrap();
-    let target = format!(
-        "/var/lib/kubelet/pods/{}/volumes/kubernetes.io~csi/{}/mount",
-        pod.uid().unwrap(),
-        story.name
-    );
-    eventually("the target has moved", LIMIT, || async {
-        story.mountpoint_pods().await;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let there = mounts.lines().filter(|line| line.contains(&target));
-        // The read-only seal, the old mount and the new mount.
-        let devices: BTreeSet<&str> = there.filter_map(|line| line.split(' ').nth(2)).collect();
-        Seen::some((devices.len() == 3).then_some(()), format!("{devices:?}"))
-    })
-    .await;
-    goes_well(&story).await;
-    for process in &old {
-        kill_process(pid(*process), Signal::KILL).unwrap();
-    }
-    eventually("the old mount process is gone", LIMIT, || async {
-        let left = processes("s3-csi-mountpoint", Some(story.name));
-        Seen::some((!left.iter().any(|process| old.contains(process))).then_some(()), format!("{left:?}"))
-    })
-    .await;
-    goes_well(&story).await;
-    ends(story, &["first"]).await;
-}
-
-/// Neither container has had an error, and both read on.
-async fn goes_well(story: &Story) {
-    for container in ["first/one", "first/other"] {
-        reads_again(story, container).await;
-        assert!(!story.log(container).await.contains("bad"));
-    }
 }

@@ -11,6 +11,8 @@ mod failures;
 mod identities;
 mod journeys;
 mod layers;
+mod migrate;
+mod moves;
 mod object_store;
 mod permissions;
 mod plugin;
@@ -20,6 +22,7 @@ mod provision;
 mod refusals;
 mod restarts;
 mod semantics;
+mod top;
 mod uninstall;
 mod warm;
 

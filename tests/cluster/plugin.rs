@@ -23,14 +23,14 @@ const ENTER: &str = "ls /data && echo in; sleep 3600";
 
 /// What the plugin printed, and its exit code.
 #[derive(Debug)]
-struct Said {
-    code: Option<i32>,
-    text: String,
+pub(crate) struct Said {
+    pub(crate) code: Option<i32>,
+    pub(crate) text: String,
     errors: String,
 }
 
 /// `kubectl s3 …` with the plugin of the release in the path.
-fn s3(story: &Story, arguments: &[&str]) -> Said {
+pub(crate) fn s3(story: &Story, arguments: &[&str]) -> Said {
     let cluster = &story.here.cluster;
     let kubectl = cluster.programs().unwrap().node("kubectl");
     let release = PathBuf::from(env::var_os("S3_CSI_PROGRAMS").expect("this suite runs inside a cluster"));

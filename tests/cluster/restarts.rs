@@ -2,20 +2,18 @@
 
 use std::fs;
 
-use contract::names::label;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams};
 use kube::{Api, ResourceExt};
 use s3_csi_tests::{Seen, eventually};
 use xtask::cluster::Part;
 use xtask::driver;
-use xtask::image::next;
 
 use crate::changed;
 use crate::story::{LIMIT, Story};
 
 /// Writes and reads a file in a loop, and logs every failure.
-const BEAT: &str = "i=0; while true; do i=$((i+1)); file=/data/$(hostname)-$i; \
+pub(crate) const BEAT: &str = "i=0; while true; do i=$((i+1)); file=/data/$(hostname)-$i; \
     if echo $i > $file && [ \"$(cat $file)\" = $i ]; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
 async fn begin(name: &'static str) -> Story {
@@ -34,7 +32,7 @@ async fn keeps_serving(story: Story) {
 }
 
 /// A new workload is served, and the first one still is.
-async fn serves_another(story: &Story, name: &str) {
+pub(crate) async fn serves_another(story: &Story, name: &str) {
     story.says_again("workload", "beat").await;
     story.here.run(name, story.workload(BEAT)).await;
     story.says(name, "beat").await;
@@ -42,7 +40,12 @@ async fn serves_another(story: &Story, name: &str) {
 }
 
 /// None of the workloads saw an error, and they leave nothing behind.
-async fn end_without_errors(story: Story, workloads: &[&str]) {
+pub(crate) async fn end_without_errors(story: Story, workloads: &[&str]) {
+    delete_without_errors(&story, workloads).await;
+    story.leaves_nothing().await;
+}
+
+pub(crate) async fn delete_without_errors(story: &Story, workloads: &[&str]) {
     for workload in workloads {
         story.says_again(workload, "beat").await;
         assert!(!story.log(workload).await.contains("FAILED"), "{workload}");
@@ -51,10 +54,9 @@ async fn end_without_errors(story: Story, workloads: &[&str]) {
     for workload in workloads {
         story.here.delete(workload).await;
     }
-    story.leaves_nothing().await;
 }
 
-fn driver_pods(story: &Story) -> Api<Pod> {
+pub(crate) fn driver_pods(story: &Story) -> Api<Pod> {
     Api::namespaced(story.here.client.clone(), driver::NAMESPACE)
 }
 
@@ -74,10 +76,10 @@ async fn ready_pod(story: &Story, app: &str, other_than: &str) -> String {
 }
 
 /// Deletes a pod of the driver and waits for its replacement.
-async fn replace(story: &Story, app: &str, delete: DeleteParams) {
+pub(crate) async fn replace(story: &Story, app: &str, delete: DeleteParams) -> String {
     let old = ready_pod(story, app, "").await;
     driver_pods(story).delete(&old, &delete).await.unwrap();
-    ready_pod(story, app, &old).await;
+    ready_pod(story, app, &old).await
 }
 
 #[tokio::test]
@@ -103,37 +105,6 @@ async fn kubelet_and_containerd() {
         story.says_again("workload", "beat").await;
     }
     keeps_serving(story).await;
-}
-
-/// The driver versions that created the story's Mountpoint Pods.
-async fn versions(story: &Story) -> Vec<String> {
-    let mut versions = Vec::new();
-    for pod in story.mountpoint_pods().await {
-        let pod = story.mountpoint_pods_api().get(&pod).await.unwrap();
-        versions.push(pod.labels()[label::DRIVER_VERSION].clone());
-    }
-    versions.sort();
-    versions
-}
-
-/// Upgrades every program and downgrades it again. Mountpoint Pods of both versions keep serving their workloads.
-#[tokio::test]
-async fn an_upgrade_of_the_whole_driver_and_back() {
-    let story = begin("upgrade").await;
-    let ours = versions(&story).await;
-    assert_ne!(ours, [next::VERSION]);
-    for archive in next::archives(story.here.cluster.cache()) {
-        story.here.cluster.import_image(&archive).unwrap();
-    }
-    let tag = format!("image.tag={tag},mountpointPod.image.tag={tag}", tag = next::TAG);
-    let upgraded = changed::values(&story.here.cluster, &[&tag]);
-    serves_another(&story, "newer").await;
-    let both = [ours.as_slice(), &[next::VERSION.to_owned()]].concat();
-    assert_eq!(versions(&story).await, both, "a new workload gets a Mountpoint Pod of the new version");
-    upgraded.undo();
-    serves_another(&story, "older").await;
-    assert_eq!(versions(&story).await, both, "and after the way back it shares the old one");
-    end_without_errors(story, &["workload", "newer", "older"]).await;
 }
 
 /// Pods end while the node service is down. When it returns, it finishes their unmounting.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
@@ -47,10 +48,14 @@ pub struct MountpointPod {
     pub phase: Phase,
     pub created: Option<Time>,
     pub terminating: bool,
+    /// When its deletion was requested.
+    pub deleted: Option<Time>,
     /// A container of it has run at some time, so that there may be something to unmount.
     pub started: bool,
     pub needs_unmount: bool,
     pub no_new_workload: bool,
+    /// Its mount can be moved to another pod while programs use it.
+    pub movable: bool,
     pub driver_version: String,
     /// The attachment it was created for; older drivers did not record it.
     pub attachment: Option<String>,
@@ -65,6 +70,8 @@ pub struct MountpointPod {
     /// How many MiB its cache on disk may use; the kubelet evicts a pod that uses more than its limit.
     pub cache_mebibytes: Option<u128>,
     pub start_failure: Option<StartFailure>,
+    /// Why a container of it has ended, if one has: the kubelet's reason.
+    pub last_end: Option<String>,
 }
 
 /// What is known of a pod that is kept ready for a volume to come.
@@ -99,9 +106,11 @@ impl MountpointPod {
             phase,
             created: pod.creation_timestamp(),
             terminating: pod.metadata.deletion_timestamp.is_some(),
+            deleted: deleted(pod),
             started: phase == Phase::Running || pod.status.container_statuses.iter().any(has_run),
             needs_unmount: is_set(annotation::NEEDS_UNMOUNT),
             no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
+            movable: is_set(annotation::MOVABLE),
             driver_version,
             attachment: annotation(annotation::ATTACHMENT).cloned(),
             warm: annotation(annotation::WARM_ON).map(|node| Warm {
@@ -115,6 +124,7 @@ impl MountpointPod {
                 .and_then(|source| AuthenticationSource::parse(source)),
             cache_mebibytes: cache_mebibytes(pod),
             start_failure: StartFailure::of(&pod.status),
+            last_end: pod.status.container_statuses.iter().find_map(last_end),
         })
     }
 
@@ -131,6 +141,18 @@ impl MountpointPod {
     pub fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Succeeded | Phase::Failed)
     }
+}
+
+fn last_end(container: &SlimContainerStatus) -> Option<String> {
+    let ended = container.state.terminated.as_ref().or(container.last_state.terminated.as_ref())?;
+    ended.reason.clone()
+}
+
+/// The API server adds the grace period to the time of the request.
+fn deleted(pod: &SlimPod) -> Option<Time> {
+    let end = pod.metadata.deletion_timestamp.as_ref()?;
+    let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds?);
+    end.0.checked_sub(grace).ok().map(Time)
 }
 
 fn has_run(container: &SlimContainerStatus) -> bool {

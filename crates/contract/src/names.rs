@@ -33,8 +33,12 @@ pub mod annotation {
     /// Whose credentials the volume asks for: the node does not read volumes and cannot distinguish a Secret without data from
     /// no Secret.
     pub const AUTHENTICATION_SOURCE: &str = "s3.csi.scality.com/authentication-source";
+    /// `NAMESPACE/NAME` of the claim that its volume is bound to, for the labels of its metrics.
+    pub const CLAIM: &str = "s3.csi.scality.com/claim";
     /// The attachment it was created for.
     pub const ATTACHMENT: &str = "s3.csi.scality.com/attachment";
+    /// `"true"`: its mount can be moved to another pod while programs use it.
+    pub const MOVABLE: &str = "s3.csi.scality.com/movable";
     /// The node that it is kept ready on, until an attachment claims it.
     pub const WARM_ON: &str = "s3.csi.scality.com/warm-on";
     /// What the node may mount before the kubelet asks for it, as JSON, on a warm pod that was claimed.

@@ -14,7 +14,7 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::live_read::API_ANSWER;
-use crate::mountpoint_pod::Blueprint;
+use crate::mountpoint_pod::{Blueprint, Served};
 use crate::observed::{Attachment, MountpointPod};
 use crate::step::Step;
 
@@ -79,7 +79,7 @@ impl Writer {
     pub async fn apply(
         &self,
         step: &Step,
-        served: Option<(&SharingKey, &Volume)>,
+        served: Option<(&SharingKey, Served<'_>)>,
     ) -> Result<Applied, StepError> {
         let name = step.name();
         let write = self.write(step, served);
@@ -92,7 +92,11 @@ impl Writer {
         }
     }
 
-    async fn write(&self, step: &Step, served: Option<(&SharingKey, &Volume)>) -> Result<Applied, StepError> {
+    async fn write(
+        &self,
+        step: &Step,
+        served: Option<(&SharingKey, Served<'_>)>,
+    ) -> Result<Applied, StepError> {
         let failed = |error| classify(step.name(), error);
         match step {
             Step::CreateAttachment { name, spec } => {
@@ -124,8 +128,8 @@ impl Writer {
                 Ok(Applied::AttachmentDeleted(name.clone()))
             }
             Step::CreatePod { name, attachment, workload_uid } => {
-                let (key, volume) = served.ok_or(StepError::NoVolume { step: step.name() })?;
-                let pod = self.blueprint.build(name, attachment, workload_uid, key, volume);
+                let (key, served) = served.ok_or(StepError::NoVolume { step: step.name() })?;
+                let pod = self.blueprint.build(name, attachment, workload_uid, key, served);
                 match self.create(&pod).await {
                     Ok(pod) => Ok(found(&pod)),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -139,8 +143,9 @@ impl Writer {
                 Ok(found(&created))
             }
             Step::ClaimPod { name, resource_version, attachment, workload_uid, early_mount } => {
-                let (key, _) = served.ok_or(StepError::NoVolume { step: step.name() })?;
-                let mut metadata = self.blueprint.claim(attachment, workload_uid, key, early_mount.as_ref());
+                let (key, served) = served.ok_or(StepError::NoVolume { step: step.name() })?;
+                let (claim, early) = (served.claim, early_mount.as_ref());
+                let mut metadata = self.blueprint.claim(attachment, workload_uid, key, claim, early);
                 metadata["resourceVersion"] = json!(resource_version.to_string());
                 let patch = Patch::Merge(json!({"metadata": metadata}));
                 match self.pods.patch(name, &PatchParams::default(), &patch).await {

@@ -82,6 +82,11 @@ pub struct Flags {
     #[arg(long, env = "MOST_WARM_MOUNTPOINT_PODS", default_value_t = 100)]
     pub most_warm_mountpoint_pods: usize,
 
+    /// Whether mounts move to Mountpoint Pods of this version after an upgrade, while programs use them. Otherwise they stay
+    /// in the pods that they are in until their workloads end.
+    #[arg(long, env = "MOVE_ON_UPGRADE", default_value_t = true, action = clap::ArgAction::Set)]
+    pub move_on_upgrade: bool,
+
     /// Whether to provision claims: `off` where a csi-provisioner runs beside.
     #[arg(long, env = "PROVISIONING", value_enum, default_value = "on")]
     pub provisioning: Provisioning,

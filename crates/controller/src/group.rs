@@ -21,6 +21,10 @@ use crate::step::Step;
 /// several a second. So the next one is created only after this.
 const REJECTED_FOR: SignedDuration = SignedDuration::from_secs(15);
 
+/// A drain evicts Mountpoint Pods and workloads at the same time. A pod that is still serving is replaced only after this,
+/// so that workloads that are ending, too, get no new pod.
+const SERVES_ON_FOR: SignedDuration = SignedDuration::from_secs(10);
+
 /// Everything a decision is based on.
 #[derive(Clone, Debug)]
 pub struct Group {
@@ -36,6 +40,8 @@ pub struct Group {
     pub detached: Vec<(String, String)>,
     /// Listed UIDs that are known, from a live read, to do no more I/O.
     pub gone: BTreeSet<String>,
+    /// Listed UIDs that are terminating.
+    pub ending: BTreeSet<String>,
     /// The Mountpoint Pods there are, by name; all that attachments name, and whichever names are taken.
     pub pods: BTreeMap<String, MountpointPod>,
     /// A pod of the node that waits for a volume like this one, reserved for this decision.
@@ -44,6 +50,8 @@ pub struct Group {
     pub early_mount: Option<EarlyMount>,
     /// Known, from a live read, to be no more.
     pub node_gone: bool,
+    /// Whether mounts move away from pods of other versions now.
+    pub upgrades: bool,
 }
 
 /// An attachment as it should be.
@@ -80,7 +88,14 @@ impl Group {
 
     /// When to look again at a pod that is not replaced yet.
     pub fn look_again(&self) -> Option<Duration> {
-        self.pods.values().filter_map(|pod| self.rejection_left(pod)).min()
+        let left = |pod| self.rejection_left(pod).into_iter().chain(self.serving_left(pod));
+        self.pods.values().flat_map(left).min()
+    }
+
+    /// How long a pod that was deleted keeps all its workloads.
+    fn serving_left(&self, pod: &MountpointPod) -> Option<Duration> {
+        let age = self.now.0.duration_since(pod.deleted.as_ref().filter(|_| serves_on(pod))?.0);
+        Duration::try_from(SERVES_ON_FOR - age).ok().filter(|left| !left.is_zero())
     }
 
     /// How long a pod that the kubelet rejected is still kept.
@@ -92,7 +107,12 @@ impl Group {
 
     /// Whether the workloads that are listed with the pod need another one, now.
     fn is_to_be_replaced(&self, pod: &MountpointPod) -> bool {
-        pod.is_ending() && self.rejection_left(pod).is_none()
+        (pod.is_ending() && self.rejection_left(pod).is_none()) || self.is_upgraded(pod)
+    }
+
+    /// Whether its mount moves to a pod of this version.
+    fn is_upgraded(&self, pod: &MountpointPod) -> bool {
+        self.upgrades && is_outdated(pod, &self.driver_version)
     }
 
     /// On a node that is gone, nothing can be unmounted, and nothing needs to be.
@@ -145,12 +165,19 @@ impl Group {
         }
     }
 
-    /// Removes workloads from pods that are ending. Returns them with the name that their next pod derives from.
+    /// Removes workloads from pods that are ending or outdated. Returns them with the name that their next pod derives from.
     fn evict_from_ending(&self, drafts: &mut [Draft<'_>]) -> Vec<(String, WorkloadAttachment)> {
         let mut evicted = Vec::new();
         for draft in drafts {
             for (name, workloads) in &mut draft.entries {
-                if self.pods.get(name).is_some_and(|pod| self.is_to_be_replaced(pod)) {
+                let Some(pod) = self.pods.get(name).filter(|pod| self.is_to_be_replaced(pod)) else {
+                    continue;
+                };
+                // They share one mount, which can be in one place only.
+                let all_are_ending = workloads.iter().all(|it| self.ending.contains(&it.workload_pod_uid));
+                let stay = (self.is_upgraded(pod) && all_are_ending)
+                    || (serves_on(pod) && (all_are_ending || self.serving_left(pod).is_some()));
+                if !stay {
                     evicted.extend(workloads.drain(..).map(|workload| (name.clone(), workload)));
                 }
             }
@@ -158,15 +185,30 @@ impl Group {
         evicted
     }
 
-    /// Assigns the workloads that have no pod: to one that takes new workloads, else to a new one.
+    /// Assigns the workloads that have no pod: to one that takes new workloads, else to a new one. A mount that can move needs a
+    /// pod of its own, because a pod serves one mount.
     fn assign(&self, drafts: &mut Vec<Draft<'_>>, evicted: Vec<(String, WorkloadAttachment)>) {
-        let moved = evicted.into_iter().map(|(pod, workload)| {
-            (pod, WorkloadAttachment { attachment_time: self.now.clone(), ..workload })
-        });
+        let has_mount = |pod: &String| self.pods.get(pod).is_some_and(|pod| pod.movable && pod.started);
+        let (with_mount, without): (Vec<_>, Vec<_>) = evicted
+            .into_iter()
+            .map(|(pod, workload)| {
+                (pod, WorkloadAttachment { attachment_time: self.now.clone(), ..workload })
+            })
+            .partition(|(pod, _)| has_mount(pod));
+        let mut successors: BTreeMap<String, String> = BTreeMap::new();
+        for (from, workload) in with_mount {
+            if drafts.is_empty() {
+                drafts.push(Draft { current: None, entries: BTreeMap::new() });
+            }
+            let named = |name: &str| drafts.iter().any(|draft| draft.entries.contains_key(name));
+            let next = || replacement(&from, |name| self.pods.contains_key(name) || named(name));
+            let name = successors.entry(from.clone()).or_insert_with(next).clone();
+            drafts[0].entries.entry(name).or_default().push(workload);
+        }
         let new = self.waiting.iter().map(|uid| {
             (mountpoint_pod(uid, &self.key.volume_name), WorkloadAttachment::new(uid, self.now.clone()))
         });
-        for (name, workload) in moved.chain(new) {
+        for (name, workload) in without.into_iter().chain(new) {
             let open = drafts.iter().enumerate().find_map(|(index, draft)| {
                 let name = draft.entries.keys().find(|name| self.takes_new_workloads(name))?;
                 Some((index, name.clone()))
@@ -233,6 +275,18 @@ impl Group {
         let spec = AttachmentSpec { mountpoint_pods, ..self.key.spec() };
         Step::CreateAttachment { name: name.to_owned(), spec: Box::new(spec) }
     }
+}
+
+/// Whether it is of another version, and its mount could move, or it has none yet. Perhaps it never starts, and the version that
+/// made it was rolled back for that.
+pub fn is_outdated(pod: &MountpointPod, driver_version: &str) -> bool {
+    let can_be_left = pod.phase == Phase::Running || !pod.started;
+    pod.movable && can_be_left && pod.driver_version != driver_version && !pod.is_ending()
+}
+
+/// During the grace period of its deletion, a pod serves the workloads that it has.
+fn serves_on(pod: &MountpointPod) -> bool {
+    pod.terminating && pod.started && !pod.needs_unmount && !pod.has_ended()
 }
 
 /// What becomes of a pod that no attachment names any more.

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::slim::SlimPod;
-use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use service::follow::Objects;
@@ -14,6 +13,7 @@ use thiserror::Error;
 use tokio::sync::Semaphore;
 
 use crate::observed::{MountpointPod, Workload};
+use crate::slim::SlimNode;
 use crate::world::{Detached, View};
 
 /// The API server answers in milliseconds; a connection that was cut without notice never does.
@@ -126,9 +126,10 @@ impl Reader {
         Ok(found.as_ref().and_then(Workload::of))
     }
 
+    /// Whether nothing on the node runs any more, because it is gone or an administrator says so.
     pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {
-        let nodes = Api::<Node>::all(self.client.clone());
-        Ok(read("the node", nodes.get_metadata_opt(node)).await?.is_none())
+        let nodes = Api::<SlimNode>::all(self.client.clone());
+        Ok(read("the node", nodes.get_opt(node)).await?.is_none_or(|node| node.is_out_of_service()))
     }
 
     /// Whether an attachment names the pod, by a live read: attachments are written before their pods, but the watch of

@@ -26,8 +26,9 @@ use shape::Shape;
 
 /// The user of a Mountpoint Pod, and the group that node and pod share its folders through.
 const USER: i64 = 1000;
-/// Sockets, options, credentials and an error: kilobytes. In memory, because there are secrets among them.
-const COMM_SIZE: &str = "10Mi";
+/// In memory, because there are credentials in it. Beside them, what a mount needs to survive its process: up to 64 MiB of
+/// files that are being written, and a line for each file that the kernel knows, of which a million take another 64 MiB.
+const COMM_SIZE: &str = "128Mi";
 /// A pod that is deleted by hand or with its node goes on serving as long as its workloads need it, up to this long.
 const GRACE_SECONDS: i64 = 600;
 
@@ -43,6 +44,16 @@ pub struct Blueprint {
     assigns_users: bool,
 }
 
+/// What a Mountpoint Pod is for.
+#[derive(Clone, Copy, Debug)]
+pub struct Served<'a> {
+    pub volume: &'a Volume,
+    pub claim: Option<&'a ClaimName>,
+}
+
+/// Namespace and name.
+pub type ClaimName = (String, String);
+
 impl Blueprint {
     pub fn new(flags: Flags, driver_version: &str, assigns_users: bool) -> Self {
         Self { flags, driver_version: driver_version.to_owned(), assigns_users }
@@ -54,16 +65,16 @@ impl Blueprint {
         attachment: &str,
         workload_uid: &str,
         key: &SharingKey,
-        volume: &Volume,
+        served: Served<'_>,
     ) -> Pod {
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(self.flags.mountpoint_namespace.clone()),
             labels: Some(self.labels(workload_uid, &key.volume_name)),
-            annotations: Some(self.annotations(attachment, key)),
+            annotations: Some(self.annotations(attachment, key, served.claim)),
             ..ObjectMeta::default()
         };
-        Pod { metadata, spec: Some(self.spec(&key.node, &Shape::of(volume))), status: None }
+        Pod { metadata, spec: Some(self.spec(&key.node, &Shape::of(served.volume))), status: None }
     }
 
     fn spec(&self, node: &str, shape: &Shape) -> PodSpec {
@@ -186,12 +197,19 @@ impl Blueprint {
         let mut annotations = self.flags.mountpoint_pod_annotations.0.clone();
         // Else the autoscaler would keep a node only for this pod.
         let own = "cluster-autoscaler.kubernetes.io/daemonset-pod";
-        annotations.insert(own.to_owned(), "true".to_owned());
+        for own in [own, annotation::MOVABLE] {
+            annotations.insert(own.to_owned(), "true".to_owned());
+        }
         annotations
     }
 
     /// What the installation adds cannot replace what node and controller read.
-    fn annotations(&self, attachment: &str, key: &SharingKey) -> BTreeMap<String, String> {
+    fn annotations(
+        &self,
+        attachment: &str,
+        key: &SharingKey,
+        claim: Option<&ClaimName>,
+    ) -> BTreeMap<String, String> {
         let own = [
             (annotation::ATTACHMENT, attachment),
             (annotation::VOLUME_NAME, &key.volume_name),
@@ -200,6 +218,9 @@ impl Blueprint {
         ];
         let mut annotations = self.installation_annotations();
         annotations.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let claim =
+            claim.map(|(namespace, name)| (annotation::CLAIM.to_owned(), format!("{namespace}/{name}")));
+        annotations.extend(claim);
         annotations
     }
 }

@@ -173,9 +173,11 @@ pub fn created(name: &str) -> MountpointPod {
         phase: Phase::Pending,
         created: None,
         terminating: false,
+        deleted: None,
         started: false,
         needs_unmount: false,
         no_new_workload: false,
+        movable: true,
         driver_version: String::new(),
         attachment: None,
         warm: None,
@@ -185,6 +187,7 @@ pub fn created(name: &str) -> MountpointPod {
         authentication: None,
         cache_mebibytes: None,
         start_failure: None,
+        last_end: None,
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contract::sharing::{Identity, SharingKey};
-use contract::volume::Volume;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -19,22 +18,25 @@ use crate::apply::{Applied, StepError, Writer};
 use crate::conditions;
 use crate::dispatch::Outcome;
 use crate::events::{Notice, Reason, WorkloadEvents};
-use crate::group::{Group, retire};
+use crate::group::{Group, is_outdated, retire};
 use crate::key::Key;
 use crate::live_read::{ReadError, Reader, read};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
+use crate::mountpoint_pod::Served;
 use crate::notices;
 use crate::observed::S3Volume;
 use crate::provision::claims::provisioner::Provisioner;
 use crate::queues::{Sink, send};
 use crate::step::Step;
-use crate::world::World;
+use crate::world::{View, World};
 
 /// How long a cache may lag behind a live read before it is worth another look.
 const CACHE_LAG: Duration = Duration::from_millis(500);
 /// How long workloads that have lost their attachment may take to get it back before their pod is looked at again. Their
 /// own key does the work and tries again by itself.
 const ATTACHED_AGAIN: Duration = Duration::from_secs(5);
+/// Between looks whether another mount of the node has moved to this version.
+const UPGRADE_TURN: Duration = Duration::from_secs(2);
 const ROLE_ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 #[derive(Debug, Error)]
@@ -67,6 +69,8 @@ pub struct Reconciler {
     /// `None` where another program provisions.
     pub provisioner: Option<Provisioner>,
     pub metrics: Metrics,
+    /// To Mountpoint Pods of this version.
+    pub moves_on_upgrade: bool,
 }
 
 impl Reconciler {
@@ -125,20 +129,31 @@ impl Reconciler {
         let warm = Some(&view.key.node).filter(|_| suits_warm && !waiting.is_empty());
         let warm = warm.and_then(|node| self.world().reserve_warm(node));
         let is_drivers = view.key.identity == Identity::Driver;
+        let ending = view.workloads.iter().filter(|workload| workload.terminating);
+        let outdated = volume.is_some() && self.has_outdated(&view);
+        let version = self.writer.driver_version();
+        let upgrade = outdated.then(|| self.world().begin_upgrade(&view.key.node, version)).flatten();
         let mut group = Group {
             key: view.key.clone(),
             now: Time(Timestamp::now()),
-            driver_version: self.writer.driver_version().to_owned(),
+            driver_version: version.to_owned(),
             attachments: view.attachments.clone(),
             waiting: waiting.iter().map(|workload| workload.uid.clone()).collect(),
             detached,
             gone,
+            ending: ending.map(|workload| workload.uid.clone()).collect(),
             pods: view.pods.clone(),
             warm,
             early_mount: view.volume.as_ref().and_then(S3Volume::early_mount).filter(|_| is_drivers),
             node_gone,
+            upgrades: upgrade.is_some(),
         };
-        let Written { steps, applied } = self.write(&mut group, volume).await;
+        let claim = view.volume.as_ref().and_then(|volume| volume.claim.as_ref());
+        let served = volume.map(|volume| Served { volume, claim });
+        let Written { steps, applied } = self.write(&mut group, served).await;
+        if let Some(node) = &upgrade {
+            self.world().upgrading.remove(node);
+        }
         self.count_warm(&group, &steps, suits_warm);
 
         let invalid = plan.as_ref().and_then(|plan| plan.as_ref().err());
@@ -164,8 +179,14 @@ impl Reconciler {
         let is_claimed = steps.iter().any(Step::claims);
         self.report_pods(name, failure.filter(|_| applied.is_err()).as_ref(), is_claimed).await;
         applied?;
-        let again = group.look_again().into_iter().chain(cache_lags.then_some(CACHE_LAG)).min();
+        let turn = (outdated && upgrade.is_none()).then_some(UPGRADE_TURN);
+        let again = group.look_again().into_iter().chain(cache_lags.then_some(CACHE_LAG)).chain(turn).min();
         Ok(again.map_or(Outcome::Done, Outcome::Again))
+    }
+
+    fn has_outdated(&self, view: &View) -> bool {
+        let version = self.writer.driver_version();
+        self.moves_on_upgrade && view.pods.values().any(|pod| is_outdated(pod, version))
     }
 
     /// Reports why Mountpoint Pods do not run, as the world is after the steps; `failure` is why there are none at all, and
@@ -254,7 +275,7 @@ impl Reconciler {
         &self,
         steps: &[Step],
         key: Option<&SharingKey>,
-        volume: Option<&Volume>,
+        served: Option<Served<'_>>,
     ) -> (usize, Result<(), StepError>) {
         // A watch may show a pod without its attachment before the step that retires the pod is reached: the pod's own key
         // waits meanwhile, and is handled if the step is never reached.
@@ -262,7 +283,7 @@ impl Reconciler {
         self.world().retiring.extend(retired.iter().cloned());
         let (mut done, mut outcome) = (0, Ok(()));
         for step in steps {
-            outcome = self.apply_step(step, key, volume).await;
+            outcome = self.apply_step(step, key, served).await;
             if outcome.is_err() {
                 break;
             }
@@ -279,9 +300,9 @@ impl Reconciler {
         &self,
         step: &Step,
         key: Option<&SharingKey>,
-        volume: Option<&Volume>,
+        served: Option<Served<'_>>,
     ) -> Result<(), StepError> {
-        let outcome = self.writer.apply(step, key.zip(volume)).await;
+        let outcome = self.writer.apply(step, key.zip(served)).await;
         self.metrics.steps.get_or_create(&StepLabels { step: step.name(), result: result(&outcome) }).inc();
         let applied = outcome?;
         step.log(key);

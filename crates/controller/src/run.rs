@@ -107,6 +107,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         events: WorkloadEvents::new(&client),
         provisioner,
         metrics: metrics.clone(),
+        moves_on_upgrade: flags.move_on_upgrade,
     });
 
     definition::update(&client).await;

@@ -54,7 +54,7 @@ pub(crate) struct SlimVolumeStatus {
     pub(crate) phase: Option<String>,
 }
 
-/// A node, as far as warm Mountpoint Pods need it.
+/// A node, as far as Mountpoint Pods need it.
 #[derive(Resource, Deserialize, Clone, Debug)]
 #[resource(inherit = "Node")]
 pub struct SlimNode {
@@ -82,7 +82,15 @@ const DRIVERS: &str = "csi.volume.kubernetes.io/nodeid";
 /// Taints of the cluster (pressure, loss, a cordon) and of autoscalers that are about to remove the node.
 const CLOSING: &[&str] = &["node.kubernetes.io/", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupt"];
 
+/// Set by an administrator on a node that is certainly off: its pods are deleted without a confirmation of their end.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 impl SlimNode {
+    /// Whether nothing runs there and nothing will before the node was started again.
+    pub fn is_out_of_service(&self) -> bool {
+        self.spec.taints.iter().any(|taint| taint.key == OUT_OF_SERVICE)
+    }
+
     /// Whether the driver runs there and pods that nothing needs yet may be added.
     pub fn takes_warm_pods(&self) -> bool {
         let drivers = self.metadata.annotations.as_ref().and_then(|all| all.get(DRIVERS));
@@ -138,6 +146,17 @@ pub(crate) struct SlimRequests {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn only_its_own_taint_takes_a_node_out_of_service() {
+        let out = |key: &str| {
+            let node =
+                json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": key, "effect": "NoExecute"}]}});
+            serde_json::from_value::<SlimNode>(node).unwrap().is_out_of_service()
+        };
+        assert!(out("node.kubernetes.io/out-of-service"));
+        assert!(!out("node.kubernetes.io/unreachable"), "what runs there may still write");
+    }
 
     #[test]
     fn warm_pods_are_kept_where_the_driver_runs_and_nothing_is_short() {

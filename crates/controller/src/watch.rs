@@ -168,6 +168,10 @@ impl Kind for Nodes {
     const NAME: &'static str = "nodes";
     fn set(caches: &Caches, node: Self::Object) -> Vec<Key> {
         let mut world = caches.world.lock();
+        // It tolerates every taint, so the cluster does not delete a Mountpoint Pod there.
+        if node.is_out_of_service() {
+            return world.remove_node(&node.name_any());
+        }
         let mut keys = world.set_node(node.name_any());
         keys.extend(world.set_open(&node.name_any(), node.takes_warm_pods()));
         keys

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::names::comm_on_node;
+use mounter::figures::{self, Figures};
 use mounter::handover::client::listens;
-use rustix::fs::{Mode, OFlags, inotify, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, inotify, openat, statat};
 use rustix::io::Errno;
+use rustix::mount::{OpenTreeFlags, open_tree};
 use tokio::io::unix::AsyncFd;
 
+use crate::descriptors::MounterId;
 use crate::mounts::NextChange;
 use crate::safe_path::{Root, open_beneath};
 
@@ -85,10 +88,58 @@ fn next_exists(watched: &Path, folder: &Path) -> bool {
 /// Why the temporary keys of the mount have expired, if they have, as the mount process reports it. The pod can put anything
 /// there.
 pub fn expired_keys(comm: &OwnedFd) -> Option<String> {
-    let file = open_beneath(comm, Path::new(mounter::EXPIRED), OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
-    let mut reason = Vec::new();
-    File::from(file).take(LONGEST_REASON).read_to_end(&mut reason).ok()?;
-    Some(String::from_utf8_lossy(&reason).replace(|c: char| c.is_control(), " "))
+    read_report(comm, mounter::EXPIRED).as_deref().map(on_one_line)
+}
+
+/// How many mount processes have died and were followed by others, and why the last one did, as the mounter reports it.
+pub fn deaths(comm: &OwnedFd) -> Option<(u64, String)> {
+    let report = read_report(comm, mounter::DEATHS)?;
+    let (count, reason) = report.split_once('\n')?;
+    Some((count.parse().ok()?, on_one_line(reason)))
+}
+
+/// What the mount process has counted, as it says.
+pub fn figures(comm: &OwnedFd) -> Option<Figures> {
+    // A longer file is cut off, which no file survives.
+    Figures::parse(&read(comm, figures::FILE, figures::LARGEST_FILE)?)
+}
+
+fn read_report(comm: &OwnedFd, name: &str) -> Option<String> {
+    let report = read(comm, name, LONGEST_REASON)?;
+    Some(String::from_utf8_lossy(&report).into_owned())
+}
+
+/// Non-blocking: the pod can put a pipe there.
+fn read(comm: &OwnedFd, name: &str, most_bytes: u64) -> Option<Vec<u8>> {
+    let file = open_beneath(comm, Path::new(name), OFlags::RDONLY | OFlags::NONBLOCK).ok()?;
+    let mut content = Vec::new();
+    File::from(file).take(most_bytes).read_to_end(&mut content).ok()?;
+    Some(content)
+}
+
+fn on_one_line(text: &str) -> String {
+    text.replace(|c: char| c.is_control(), " ")
+}
+
+/// Of the mounter that has listened there last, whether it still does or not.
+pub fn mounter(comm: &OwnedFd) -> Option<MounterId> {
+    let socket = statat(comm.as_fd(), mounter::SOCKET, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    Some(MounterId(socket.st_ino))
+}
+
+/// The folder in which the pod keeps what a successor needs. Opened in a mount of its own: it stays when the pod's volume is
+/// unmounted, and does not keep the kubelet from unmounting that.
+pub fn survival(comm: &OwnedFd) -> io::Result<OwnedFd> {
+    let flags =
+        OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    let copy = open_tree(comm.as_fd(), "", flags)?;
+    open_beneath(&copy, Path::new(mounter::SURVIVAL), OFlags::RDONLY | OFlags::DIRECTORY)
+}
+
+/// Whether a mount process of this pod can be followed by another: unless that is known to be impossible.
+pub fn has_journal(comm: &OwnedFd) -> bool {
+    let journal = Path::new(mounter::SURVIVAL).join(mounter::JOURNAL);
+    !open_beneath(comm, &journal, OFlags::PATH).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
 /// Makes the mounter take the end of its mount for a wanted one.

@@ -1,13 +1,17 @@
 //! What every operation works with. It decides nothing.
 
 use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use contract::mountpoint_pod::MountpointPod;
 use contract::names::source_on_node;
 use service::driver_identity::DriverIdentity;
 use service::keys::DriverKeys;
 
 use crate::comm;
+use crate::descriptors::{Kept, KeptDescriptors, MounterId};
 use crate::events::MountEvents;
 use crate::flags::Addressing;
 use crate::liveness::LivenessProbe;
@@ -24,6 +28,7 @@ pub struct Context {
     pub mounts: Mounts,
     pub liveness: LivenessProbe,
     pub locks: Locks,
+    pub descriptors: KeptDescriptors,
     pub installation: Installation,
     pub published: PublishedRequests,
     pub events: MountEvents,
@@ -56,8 +61,29 @@ impl Context {
 
     /// Why the mount of this source has no valid keys any more, if so.
     pub fn expired_keys(&self, source: &Path) -> Option<String> {
+        comm::expired_keys(&self.comm_of(source)?)
+    }
+
+    /// The folder shared with the Mountpoint Pod that serves this source.
+    pub fn comm_of(&self, source: &Path) -> Option<OwnedFd> {
         let pod = self.cache.pod(source.file_name()?.to_str()?)?;
-        comm::expired_keys(&comm::open(&self.kubelet, &pod.uid).ok()?)
+        comm::open(&self.kubelet, &pod.uid).ok()
+    }
+
+    /// Keeps a copy of the descriptor of the pod's mount, if another mount process could continue it.
+    pub fn keep_descriptor(&self, pod: &MountpointPod, descriptor: Arc<OwnedFd>, mounter: Option<MounterId>) {
+        let survival = comm::open(&self.kubelet, &pod.uid)
+            .ok()
+            .filter(comm::has_journal)
+            .and_then(|comm| comm::survival(&comm).inspect_err(not_kept).ok());
+        match mounter.zip(survival) {
+            Some((mounter, survival)) => {
+                let (pod_name, survival) = (pod.name.clone(), Arc::new(survival));
+                self.descriptors.keep(&pod.uid, Kept { descriptor, mounter, pod: pod_name, survival });
+            }
+            // It ends with its mount process.
+            None => self.descriptors.drop(&pod.uid),
+        }
     }
 
     /// Forgets a target that is no longer published.
@@ -65,4 +91,8 @@ impl Context {
         self.published.remove(target);
         self.events.forget(target);
     }
+}
+
+fn not_kept(error: &std::io::Error) {
+    tracing::warn!(%error, "the mount will not survive its Mountpoint Pod: cannot keep its journal");
 }

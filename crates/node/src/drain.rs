@@ -15,7 +15,7 @@ use crate::comm;
 use crate::context::Context;
 use crate::credentials;
 use crate::kernel;
-use crate::mount_table::MountTable;
+use crate::mount_table::{Mount, MountTable};
 use crate::mounts::NextChange;
 
 /// How often to look whether the pod ended meanwhile, which no change of the mounts reports.
@@ -62,26 +62,31 @@ async fn drain(context: &Context, pod: &MountpointPod) {
 }
 
 struct Observed {
-    /// Its mounts are dead then, so that it does not matter who still has them.
-    pod_ended: bool,
+    /// The pod has ended, and its mount does not wait for another pod: then it does not matter who still has it.
+    is_dead: bool,
     in_use: bool,
 }
 
 fn can_unmount(observed: &Observed) -> bool {
-    observed.pod_ended || !observed.in_use
+    observed.is_dead || !observed.in_use
 }
 
 fn observe(context: &Context, pod: &MountpointPod, source: &Path) -> io::Result<Observed> {
-    let current = context.cache.pod(&pod.name);
-    let pod_ended = current.is_none_or(|current| current.uid != pod.uid || current.has_ended());
-    let in_use =
-        !pod_ended && in_use(&*context.mounts.table()?, source, &context.kubelet.path().join("pods"));
-    Ok(Observed { pod_ended, in_use })
+    let current = context.cache.pod(&pod.name).filter(|current| current.uid == pod.uid);
+    let has_ended = current.as_ref().is_none_or(MountpointPod::has_ended);
+    let survives = context.descriptors.get(&pod.uid).is_some_and(|kept| kept.can_continue());
+    let is_dead = has_ended && !survives;
+    let is_leaving = current.is_none_or(|current| current.terminating || current.has_ended());
+    let pods = context.kubelet.path().join("pods");
+    let in_use = !is_dead && in_use(&*context.mounts.table()?, source, &pods, is_leaving);
+    Ok(Observed { is_dead, in_use })
 }
 
-/// Whether it is on top at any target. A workload that moved to another Mountpoint Pod still has it below.
-fn in_use(table: &MountTable, source: &Path, pods: &Path) -> bool {
-    table.copies(source).any(|copy| copy.point.starts_with(pods) && table.is_on_top(copy))
+/// Whether it is at any target. A workload that was mounted from another Mountpoint Pod instead still has it below, and its
+/// programs may have files open there: that counts, unless the pod is leaving anyway.
+fn in_use(table: &MountTable, source: &Path, pods: &Path, is_leaving: bool) -> bool {
+    let is_used = |copy: &Mount| copy.point.starts_with(pods) && (!is_leaving || table.is_on_top(copy));
+    table.copies(source).any(is_used)
 }
 
 async fn wait_while_in_use(observe: impl Fn() -> io::Result<Observed>) -> io::Result<()> {
@@ -118,10 +123,9 @@ fn unmount(context: &Context, pod: &MountpointPod, source: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mount_table::Mount;
 
     #[test]
-    fn a_source_is_in_use_while_it_is_on_top_at_a_target() {
+    fn a_source_is_in_use_while_it_is_at_a_target() {
         let (source, pods) = (Path::new("/k/plugins/mp-1"), Path::new("/k/pods"));
         let mount = |device: u32, point: &str| Mount {
             device: (0, device),
@@ -130,9 +134,10 @@ mod tests {
             bucket: true,
         };
         let mut table = MountTable(vec![mount(1, "/k/plugins/mp-1"), mount(1, "/k/pods/a")]);
-        assert!(in_use(&table, source, pods));
+        assert!(in_use(&table, source, pods, false) && in_use(&table, source, pods, true));
         table.0.push(mount(2, "/k/pods/a"));
-        assert!(!in_use(&table, source, pods), "the workload moved to another Mountpoint Pod");
-        assert!(!in_use(&MountTable::default(), source, pods));
+        assert!(!in_use(&table, source, pods, true), "the workload has another mount");
+        assert!(in_use(&table, source, pods, false), "its programs may still use this one");
+        assert!(!in_use(&MountTable::default(), source, pods, false));
     }
 }

@@ -28,6 +28,8 @@ enum State<'a> {
     Expired(&'a str),
     /// New keys after `Expired`.
     Renewed,
+    /// The mount process died, and another one continues.
+    Survived(&'a str),
 }
 
 pub struct MountEvents {
@@ -80,6 +82,10 @@ impl MountEvents {
         }
     }
 
+    pub fn survived(&self, request: &PublishRequest, reason: &str) {
+        self.record(request, State::Survived(reason));
+    }
+
     pub fn forget(&self, target: &Path) {
         self.failures.lock().remove(target);
         self.expired.lock().remove(target);
@@ -127,6 +133,14 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
             EventType::Normal,
             "BucketCredentialsRenewed",
             format!("volume `{volume_id}` has valid credentials again"),
+        ),
+        State::Survived(reason) => (
+            EventType::Warning,
+            "MountProcessDied",
+            format!(
+                "another mount process continues to serve volume `{volume_id}`; I/O only waited, but a file of more than 8 \
+                 MiB that was being written must be written again: {reason}"
+            ),
         ),
     };
     Notice { type_, reason, note, action: "Mount", secondary: None, repeat: Repeat::Always }

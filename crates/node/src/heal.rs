@@ -1,5 +1,5 @@
 //! Remounts dead mounts at once, because the kubelet republishes the volumes of a running pod only every minute or two,
-//! and replaces mounts that stay unresponsive.
+//! moves mounts to the Mountpoint Pods that workloads are assigned to, and replaces mounts that stay unresponsive.
 
 pub mod plan;
 
@@ -10,37 +10,93 @@ use std::time::{Duration, Instant};
 
 use contract::names::sources_on_node;
 use futures::future::join_all;
+use parking_lot::Mutex;
+use service::backoff::Backoff;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::heal::plan::{Abort, Healing, ObservedMount, Plan};
-use crate::kernel;
+use crate::heal::plan::{Abort, Deaths, Healing, ObservedMount, Plan};
 use crate::liveness::Liveness;
-use crate::mount_table::Device;
-use crate::publish::ensure_mounted;
+use crate::mount_table::{Device, MountTable};
 use crate::publish::error::PublishError;
+use crate::publish::{ensure_mounted, relocate};
+use crate::request::PublishRequest;
+use crate::{comm, kernel};
 
 /// Checks of many mounts are not cheap, and one death changes several objects.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// For the Mountpoint Pod of a dead mount. Short, because the unpublish of a workload that is being deleted gets ABORTED
 /// meanwhile.
 const WAIT_WITHIN: Duration = Duration::from_secs(5);
+/// Before a mount that could not move is asked again: programs that write wait meanwhile.
+const MOVE_AGAIN: Duration = Duration::from_secs(5);
+const MOVE_AGAIN_LONGEST: Duration = Duration::from_mins(1);
 
 /// Checks after every change of an attachment or Mountpoint Pod, as the death of a mount process causes one, and
-/// periodically.
+/// periodically. Ends only when no mount is being moved.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.cache.changes();
     let mut healing = Healing::default();
+    let mut moves = JoinSet::new();
+    let delays = Arc::new(Mutex::new(Backoff::new(MOVE_AGAIN, MOVE_AGAIN_LONGEST)));
     loop {
+        // First, because a check of a mount whose pod has ended takes seconds.
+        for target in reassigned(&context) {
+            if delays.lock().remaining(&target, Instant::now()).is_some() {
+                continue;
+            }
+            let (context, delays) = (Arc::clone(&context), Arc::clone(&delays));
+            moves.spawn(async move {
+                match move_mount(&context, &target).await {
+                    Movement::Done => delays.lock().record_success(&target),
+                    Movement::Pending => drop(delays.lock().record_failure(&target, Instant::now())),
+                }
+            });
+        }
+        while moves.try_join_next().is_some() {}
         let plan = healing.plan(observe(&context).await, Instant::now());
         let next_check = plan.next_check;
         execute(&context, plan);
         tokio::select! {
             _ = changes.changed() => tokio::time::sleep(MIN_INTERVAL).await,
             () = tokio::time::sleep(next_check) => {}
-            () = stop.cancelled() => return,
+            () = stop.cancelled() => break,
         }
     }
+    while moves.join_next().await.is_some() {}
+}
+
+/// Targets whose workload is assigned to another Mountpoint Pod, to which the mount can be moved.
+fn reassigned(context: &Context) -> Vec<PathBuf> {
+    let Ok(table) = context.mounts.table() else { return Vec::new() };
+    let published = context.published.targets().into_iter();
+    published.filter(|target| is_reassigned(context, &table, target)).collect()
+}
+
+fn is_reassigned(context: &Context, table: &MountTable, target: &Path) -> bool {
+    let pod = context.published.get(target).and_then(|request| {
+        let PublishRequest { volume_name, volume_id, pod_uid, .. } = &*request;
+        context.cache.pod(&context.cache.assignment(volume_name, volume_id, pod_uid)?)
+    });
+    pod.is_some_and(|pod| relocate::movable(context, table, target, &pod.name).is_some())
+}
+
+enum Movement {
+    Done,
+    /// It cannot move now.
+    Pending,
+}
+
+async fn move_mount(context: &Context, target: &Path) -> Movement {
+    // The kubelet's own publish does the same.
+    let Some(_guard) = context.locks.try_target(target) else { return Movement::Done };
+    let Some(request) = context.published.get(target) else { return Movement::Done };
+    if let Err(error) = ensure_mounted(context, &request, Instant::now() + WAIT_WITHIN).await {
+        tracing::warn!(%error, target = %target.display(), "cannot move the mount, retrying");
+    }
+    let table = context.mounts.table().unwrap_or_default();
+    if is_reassigned(context, &table, target) { Movement::Pending } else { Movement::Done }
 }
 
 /// The file systems at published targets. A target without a mount is left to the kubelet, which publishes or unpublishes
@@ -60,8 +116,10 @@ async fn observe(context: &Context) -> Vec<ObservedMount> {
         let source = table.0.iter().find(|mount| mount.device == device && mount.point.starts_with(&sources));
         let source = source.map(|mount| mount.point.clone());
         let liveness = context.liveness.check(source.as_ref().unwrap_or(&targets[0])).await;
-        let expired_keys = source.as_ref().and_then(|source| context.expired_keys(source));
-        ObservedMount { device, source, targets, liveness, expired_keys }
+        let comm = source.as_ref().and_then(|source| context.comm_of(source));
+        let (expired_keys, deaths) =
+            (comm.as_ref().and_then(comm::expired_keys), comm.as_ref().and_then(comm::deaths));
+        ObservedMount { device, source, targets, liveness, expired_keys, deaths }
     }))
     .await
 }
@@ -76,6 +134,12 @@ fn execute(context: &Arc<Context>, plan: Plan) {
     for (target, expired) in plan.keys {
         if let Some(request) = context.published.get(&target) {
             context.events.keys(&request, expired.as_deref());
+        }
+    }
+    for Deaths { targets, count, reason } in plan.deaths {
+        context.metrics.deaths.inc_by(count);
+        for request in targets.iter().filter_map(|target| context.published.get(target)) {
+            context.events.survived(&request, &reason);
         }
     }
     for abort in plan.abort {

@@ -3,13 +3,15 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags};
+use mounter::handover::FUSE_DEVICE;
+use rustix::fs::{FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat};
 use rustix::io::Errno;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, mount_remount, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, UnmountFlags,
+    fsconfig_create, fsmount, fsopen, mount, mount_bind, mount_change, mount_remount, unmount,
 };
 
 use crate::mount_table::{DEVICE, Device, Mount};
@@ -23,9 +25,22 @@ const READ_AHEAD_KIB: &str = "512";
 const MAX_UNMOUNTS: usize = 64;
 const COMMON: MountFlags = MountFlags::NOSUID.union(MountFlags::NODEV).union(MountFlags::NOATIME);
 
+/// Opens the device by a node of its own, in a file system that is mounted nowhere. The Mountpoint library accepts a
+/// descriptor only if its path is `/dev/fuse`. With the container of this service, its `/dev` goes too, and the path of a
+/// descriptor from there is `/fuse`: a mount process that follows another one would not accept it any more.
+fn open_fuse() -> io::Result<OwnedFd> {
+    let system = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(system.as_fd())?;
+    let root = fsmount(system.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    mkdirat(&root, "dev", Mode::RWXU)?;
+    let (major, minor) = FUSE_DEVICE;
+    mknodat(&root, "dev/fuse", FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, makedev(major, minor))?;
+    Ok(openat(&root, "dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Mounts a FUSE file system and returns its descriptor, which the mount process serves.
 pub fn mount_source(path: &SafePath, read_only: bool) -> io::Result<OwnedFd> {
-    let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+    let device = open_fuse()?;
     // The kernel lets every user in as far as the modes allow; the mount process admits only root unless its options say
     // otherwise.
     let options = format!(

@@ -4,6 +4,7 @@
 
 // What the host offers: mounts, safe paths, the folder shared with a Mountpoint Pod.
 pub mod comm;
+pub mod descriptors;
 pub mod kernel;
 pub mod liveness;
 pub mod mount_table;
@@ -30,6 +31,7 @@ pub mod drain;
 pub mod heal;
 pub mod publish;
 pub mod stats;
+pub mod succession;
 pub mod sweep;
 pub mod unpublish;
 

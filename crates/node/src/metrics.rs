@@ -1,4 +1,6 @@
-//! The node's metrics. Every label has a handful of values.
+//! The node's metrics. Every label has a handful of values, except those that name a mount.
+
+mod figures;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::mounts::Mounts;
+pub use figures::MountFigures;
 
 /// In seconds: from a republish that finds everything mounted to a publish that waits until its deadline.
 const BUCKETS: [f64; 10] = [0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0];
@@ -24,6 +27,8 @@ pub struct Metrics {
     pub credentials: Counter,
     pub sweeps: Counter,
     pub dead: Gauge,
+    pub deaths: Counter,
+    pub moves: Counter,
     pub unresponsive: Gauge,
 }
 
@@ -46,7 +51,7 @@ pub enum Stage {
 }
 
 impl Metrics {
-    pub fn register(kubelet: &std::path::Path, mounts: &Mounts) -> (Self, Arc<Mutex<Registry>>) {
+    pub fn register(figures: MountFigures) -> (Self, Arc<Mutex<Registry>>) {
         let histogram = || Histogram::new(BUCKETS);
         let metrics = Self {
             publishes: Family::new_with_constructor(histogram),
@@ -54,6 +59,8 @@ impl Metrics {
             credentials: Counter::default(),
             sweeps: Counter::default(),
             dead: Gauge::default(),
+            deaths: Counter::default(),
+            moves: Counter::default(),
             unresponsive: Gauge::default(),
         };
         let mut registry = Registry::with_prefix("s3_csi_node");
@@ -61,13 +68,17 @@ impl Metrics {
         registry.register("publish_stage_seconds", "Stages of a publish", metrics.stages.clone());
         registry.register("credentials_written", "New or changed credentials", metrics.credentials.clone());
         registry.register("dead_mounts", "Mounts whose mount process died", metrics.dead.clone());
+        let help = "Mount processes that died and were followed by others";
+        registry.register("mount_process_deaths", help, metrics.deaths.clone());
+        registry.register("mount_moves", "Mounts moved to another Mountpoint Pod", metrics.moves.clone());
         let help = "Mounts whose mount process is not responding";
         registry.register("unresponsive_mounts", help, metrics.unresponsive.clone());
         registry.register("sweeps", "Sweeps for leftover mounts", metrics.sweeps.clone());
         registry.register_collector(Box::new(Sources {
-            mounts: mounts.clone(),
-            folder: sources_on_node(kubelet),
+            mounts: figures.mounts.clone(),
+            folder: sources_on_node(figures.kubelet.path()),
         }));
+        registry.register_collector(Box::new(figures));
         (metrics, Arc::new(Mutex::new(registry)))
     }
 

@@ -5,6 +5,7 @@ mod assignment;
 pub mod early;
 pub mod error;
 pub mod plan;
+pub(crate) mod relocate;
 mod source;
 
 use std::path::Path;
@@ -27,6 +28,7 @@ use crate::metrics::Stage;
 use crate::mount_table::MountTable;
 use crate::publish::error::{PublishError, kernel_error};
 use crate::publish::plan::{Observed, Plan, Step, Wanted, plan};
+use crate::publish::relocate::{Movable, Moved};
 use crate::request::PublishRequest;
 use crate::target::Target;
 
@@ -54,13 +56,15 @@ async fn is_served_unattached(context: &Context, request: &PublishRequest) -> Re
     Ok(mounted && context.liveness.check(target).await == Liveness::Alive)
 }
 
-/// Waits for the Mountpoint Pod, `until` at most, then mounts what is missing. The caller has locked the target.
+/// Waits for the Mountpoint Pod, `until` at most, then mounts what is missing, or moves what another pod serves. The caller
+/// has locked the target.
 pub(crate) async fn ensure_mounted(
     context: &Context,
     request: &PublishRequest,
     until: Instant,
 ) -> Result<(), PublishError> {
     let started = Instant::now();
+    renew_credentials(context, request)?;
     let pod = assignment::wait_for_mountpoint_pod(context, request, until).await?;
     context.metrics.stage(Stage::Assignment, started.elapsed());
     let source = context.source(&pod.name);
@@ -69,7 +73,7 @@ pub(crate) async fn ensure_mounted(
         // That may be under way: until its mount process is serving, a check of the source mount would not be answered.
         drop(tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await);
     }
-    // A mounter whose mount process is alive does not listen any more.
+    // A mounter whose mount process is alive has nothing to be waited for.
     let liveness = context.liveness.check(&source).await;
     if liveness != Liveness::Alive {
         assignment::wait_for_mounter(context, &pod, until).await?;
@@ -79,18 +83,27 @@ pub(crate) async fn ensure_mounted(
     let _lock = lock.map_err(|_| PublishError::MountpointPodBusy(pod.name.clone()))?;
     let stage = Instant::now();
     let table = mount_table(context, &request.target)?;
-    let observed = observe(context, request, &table, &source, liveness).await;
+    let movable = relocate::movable(context, &table, &request.target, &pod.name);
+    let observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;
     let wanted = Wanted {
         source: &source,
         target: &request.target,
         read_only: request.read_only || request.source_read_only,
         single_pod: request.single_pod,
     };
-    let plan = plan(&observed, &wanted)?;
-    execute(context, request, &pod, &source, &plan).await?;
+    let mut decided = plan(&observed, &wanted)?;
+    let executed = execute(context, request, &pod, &source, &decided, movable.as_ref()).await?;
+    match executed {
+        Moved::Done => {}
+        Moved::Stays => return Ok(()),
+        Moved::Impossible => {
+            decided = plan(&Observed { movable: false, ..observed }, &wanted)?;
+            execute(context, request, &pod, &source, &decided, None).await?;
+        }
+    }
     context.events.restored(request);
     context.metrics.stage(Stage::Mount, stage.elapsed());
-    if !plan.steps.is_empty() {
+    if !decided.steps.is_empty() {
         tracing::info!(
             volume_id = request.volume_id,
             pod_uid = request.pod_uid,
@@ -98,6 +111,21 @@ pub(crate) async fn ensure_mounted(
             milliseconds = started.elapsed().as_secs_f64() * 1000.0,
             "published"
         );
+    }
+    Ok(())
+}
+
+/// Of Mountpoint Pods that the workload is leaving: they may serve it for long, because another one does not start, or because
+/// the mount cannot move yet.
+fn renew_credentials(context: &Context, request: &PublishRequest) -> Result<(), PublishError> {
+    let PublishRequest { volume_name, volume_id, pod_uid, target, .. } = request;
+    let assigned = context.cache.assignment(volume_name, volume_id, pod_uid);
+    let table = mount_table(context, target)?;
+    for name in relocate::serving(context, &table, target).filter(|name| Some(name) != assigned.as_ref()) {
+        let Some(pod) = context.cache.pod(&name) else { continue };
+        if let Err(error) = write_credentials(context, request, &pod) {
+            tracing::warn!(%error, volume_id, mountpoint_pod = name, "cannot renew credentials");
+        }
     }
     Ok(())
 }
@@ -113,6 +141,7 @@ async fn observe<'a>(
     table: &'a MountTable,
     source: &Path,
     liveness: Liveness,
+    movable: bool,
 ) -> Observed<'a> {
     let device = table.top(source).map(|mount| mount.device);
     let source = match device {
@@ -124,6 +153,8 @@ async fn observe<'a>(
     let target = match table.top(&request.target).filter(|top| top.bucket) {
         None => Liveness::NotMounted,
         Some(top) if device == Some(top.device) => source.clone(),
+        // Its pod may have ended, and the next one answers.
+        Some(_) if movable => Liveness::Alive,
         Some(_) => context.liveness.check(&request.target).await,
     };
     let is_other_target = |point: &Path| {
@@ -132,7 +163,7 @@ async fn observe<'a>(
     };
     let others = table.0.iter().filter(|mount| mount.bucket && is_other_target(&mount.point));
     let other_targets = others.map(|mount| mount.point.clone()).collect();
-    Observed { table, source, target, other_targets }
+    Observed { table, source, target, movable, other_targets }
 }
 
 async fn execute(
@@ -141,7 +172,8 @@ async fn execute(
     pod: &MountpointPod,
     source: &Path,
     plan: &Plan,
-) -> Result<(), PublishError> {
+    movable: Option<&Movable>,
+) -> Result<Moved, PublishError> {
     let target = &request.target;
     let credentials = write_credentials(context, request, pod)?;
     if plan.target_is_lost {
@@ -157,6 +189,14 @@ async fn execute(
             Step::MountSource => {
                 source::mount(context, request, pod, &safe_source, source, &credentials).await?;
             }
+            Step::MoveSource => {
+                let Some(movable) = movable else { return Ok(Moved::Impossible) };
+                let moved =
+                    relocate::relocate(context, request, movable, pod, &safe_source, &credentials).await?;
+                if moved != Moved::Done {
+                    return Ok(moved);
+                }
+            }
             Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
             Step::UnmountTarget => kernel::detach(&safe_target).map_err(kernel_error("unmount", target))?,
             Step::BindTarget { read_only } => {
@@ -170,7 +210,7 @@ async fn execute(
             }
         }
     }
-    Ok(())
+    Ok(Moved::Done)
 }
 
 /// On every publish, so that a changed Secret reaches a running mount.

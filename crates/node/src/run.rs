@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contract::names::DRIVER;
+use futures::future::join;
 use kube::Client;
 use mounter::deadlines;
 use service::csi::identity_server::IdentityServer;
@@ -21,13 +22,14 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::context::{Context, Installation};
+use crate::descriptors::KeptDescriptors;
 use crate::drain;
 use crate::events::MountEvents;
 use crate::flags::{Flags, Registration};
 use crate::heal;
 use crate::liveness::LivenessProbe;
 use crate::locks::Locks;
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, MountFigures};
 use crate::mounts::Mounts;
 use crate::node_cache::NodeCache;
 use crate::publish::early;
@@ -35,6 +37,7 @@ use crate::published::PublishedRequests;
 use crate::registration::Registrar;
 use crate::rpc::NodeService;
 use crate::safe_path::Root;
+use crate::succession;
 use crate::sweep;
 use crate::taint;
 
@@ -53,9 +56,14 @@ pub enum RunError {
 /// Runs until `stop`. Mounts stay.
 pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Result<(), RunError> {
     let kubelet_error = |source| RunError::Kubelet { path: flags.kubelet_path.clone(), source };
-    let kubelet = Root::open(&flags.kubelet_path).map_err(kubelet_error)?;
-    let mounts = Mounts::default();
-    let (metrics, registry) = Metrics::register(&flags.kubelet_path, &mounts);
+    let open_kubelet = || Root::open(&flags.kubelet_path).map_err(kubelet_error);
+    let (kubelet, mounts) = (open_kubelet()?, Mounts::default());
+    let cache = NodeCache::start(&client, &flags.node_name, &flags.mountpoint_namespace);
+    let (metrics, registry) = Metrics::register(MountFigures {
+        mounts: mounts.clone(),
+        cache: cache.clone(),
+        kubelet: open_kubelet()?,
+    });
     let ready = Arc::new(AtomicBool::new(false));
     let check = {
         let ready = Arc::clone(&ready);
@@ -71,10 +79,11 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
 
     let context = Arc::new(Context {
         kubelet,
-        cache: NodeCache::start(&client, &flags.node_name, &flags.mountpoint_namespace),
+        cache,
         mounts,
         liveness: LivenessProbe::default(),
         locks: Locks::default(),
+        descriptors: KeptDescriptors::default(),
         installation: Installation {
             driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
             environment: flags.environment(),
@@ -90,8 +99,9 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         metrics,
     });
     tokio::spawn(drain::run(Arc::clone(&context), stop.clone()));
-    tokio::spawn(heal::run(Arc::clone(&context), stop.clone()));
+    let healing = tokio::spawn(heal::run(Arc::clone(&context), stop.clone()));
     tokio::spawn(early::run(Arc::clone(&context), stop.clone()));
+    tokio::spawn(succession::run(Arc::clone(&context), stop.clone()));
     tokio::spawn(sweep::run(Arc::clone(&context), stop.clone()));
 
     let listen = |path: &PathBuf| {
@@ -134,7 +144,11 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let ended = tokio::select! {
         // It failed by itself: the kubelet restarts the container.
         ended = &mut server => Some(ended),
-        () = stop.cancelled() => tokio::time::timeout(deadlines::PUBLISH, &mut server).await.ok(),
+        () = stop.cancelled() => {
+            // Nothing serves a mount in the middle of a move.
+            let last = join(&mut server, healing);
+            tokio::time::timeout(deadlines::PUBLISH, last).await.ok().map(|(ended, _)| ended)
+        }
     };
     match ended {
         Some(Ok(outcome)) => Ok(outcome?),

@@ -37,7 +37,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 #[derive(Default)]
 struct Observed {
     targets: Vec<ObservedTarget>,
-    /// Names of Mountpoint Pods with a source mount, and whether the pod exists.
+    /// Names of Mountpoint Pods with a source mount, and whether the pod exists, or its mount waits for another one.
     sources: Vec<(String, bool)>,
 }
 
@@ -63,7 +63,7 @@ async fn observe(context: &Context) -> Observed {
         let attached = context.cache.is_attached(&target.pod_uid);
         let source = table.copies(&target.path).find_map(|copy| copy.point.strip_prefix(&folder).ok());
         let served = match source.and_then(Path::to_str) {
-            Some(mountpoint_pod) => context.cache.pod_exists(mountpoint_pod),
+            Some(mountpoint_pod) => is_kept(context, mountpoint_pod),
             // Mounted by a driver from before Mountpoint Pods, or left behind. A check can take seconds.
             None => attached || !matches!(context.liveness.check(&target.path).await, Liveness::Dead(_)),
         };
@@ -71,17 +71,21 @@ async fn observe(context: &Context) -> Observed {
     }
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
     for mountpoint_pod in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
-        let pod_exists = context.cache.pod_exists(&mountpoint_pod);
-        observed.sources.push((mountpoint_pod, pod_exists));
+        let is_kept = is_kept(context, &mountpoint_pod);
+        observed.sources.push((mountpoint_pod, is_kept));
     }
     observed
+}
+
+fn is_kept(context: &Context, mountpoint_pod: &str) -> bool {
+    context.cache.pod_exists(mountpoint_pod) || context.descriptors.of_pod(mountpoint_pod).is_some()
 }
 
 /// A target that is served is left to the kubelet, even without an attachment: an attachment that is missing by mistake
 /// must not take the bucket from a workload that uses it.
 fn plan(observed: Observed) -> Plan {
     let targets = observed.targets.into_iter().filter(|it| !it.attached && !it.served);
-    let sources = observed.sources.into_iter().filter(|(_, pod_exists)| !pod_exists);
+    let sources = observed.sources.into_iter().filter(|(_, is_kept)| !is_kept);
     Plan { targets: targets.map(|it| it.target).collect(), sources: sources.map(|(name, _)| name).collect() }
 }
 
@@ -104,7 +108,7 @@ async fn execute(context: &Context, plan: Plan) {
     }
     for mountpoint_pod in plan.sources {
         let _lock = context.locks.mountpoint_pod(&mountpoint_pod).await;
-        if context.cache.pod_exists(&mountpoint_pod) {
+        if is_kept(context, &mountpoint_pod) {
             continue;
         }
         let source = context.source(&mountpoint_pod);

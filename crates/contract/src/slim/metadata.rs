@@ -31,6 +31,7 @@ pub fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta
         resource_version: kept.resource_version,
         creation_timestamp: kept.creation_timestamp,
         deletion_timestamp: kept.deletion_timestamp,
+        deletion_grace_period_seconds: kept.deletion_grace_period_seconds,
         finalizers: kept.finalizers,
         labels: kept.labels.map(|known| known.0),
         annotations: kept.annotations.map(|known| known.0),
@@ -47,6 +48,7 @@ struct Metadata {
     resource_version: Option<String>,
     creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
+    deletion_grace_period_seconds: Option<i64>,
     /// All of them: they are written back as a whole.
     finalizers: Option<Vec<String>>,
     labels: Option<Known>,

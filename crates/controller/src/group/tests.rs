@@ -42,10 +42,12 @@ fn group(age: i64, started: bool) -> Group {
         waiting: vec!["two".into()],
         detached: vec![],
         gone: BTreeSet::new(),
+        ending: BTreeSet::new(),
         pods: [("mp".to_owned(), pod)].into(),
         warm: None,
         early_mount: None,
         node_gone: false,
+        upgrades: false,
     }
 }
 
@@ -88,4 +90,104 @@ fn a_pod_that_was_turned_away_is_not_replaced_before_its_time() {
         assert_eq!(made, ["mp-2"]);
         assert_eq!(group.look_again(), None);
     }
+}
+
+/// Deleted `age` seconds ago, with its grace period, while it serves.
+fn evicted(age: i64) -> Group {
+    let mut group = group(age, true);
+    group.waiting.clear();
+    let pod = group.pods.get_mut("mp").unwrap();
+    pod.phase = Phase::Running;
+    pod.terminating = true;
+    pod.deleted = pod.created.clone();
+    group
+}
+
+#[test]
+fn an_evicted_pod_is_not_replaced_for_a_workload_that_is_ending() {
+    let mut group = evicted(60);
+    group.ending.insert("one".into());
+    assert_eq!(outcome(&group), (BTreeMap::new(), vec![]));
+    assert_eq!(group.look_again(), None);
+    group.waiting.push("two".into());
+    let (entries, made) = outcome(&group);
+    assert_eq!(
+        entries.into_iter().collect::<Vec<_>>(),
+        [(made[0].clone(), 1)],
+        "a new workload gets another"
+    );
+    group.pods.get_mut("mp").unwrap().phase = Phase::Failed;
+    let (entries, _) = outcome(&group);
+    assert_eq!(entries, [("mp".to_owned(), 0), ("mp-2".to_owned(), 2)].into(), "it serves no more");
+}
+
+/// The eviction of the workload may be seen after that of the pod.
+#[test]
+fn an_evicted_pod_keeps_its_workloads_for_some_seconds() {
+    let early = evicted(4);
+    assert_eq!(outcome(&early), (BTreeMap::new(), vec![]));
+    assert_eq!(early.look_again(), Some(Duration::from_secs(6)));
+    let late = evicted(10);
+    assert_eq!(outcome(&late).0, [("mp".to_owned(), 0), ("mp-2".to_owned(), 1)].into());
+    assert_eq!(late.look_again(), None);
+}
+
+#[test]
+fn after_an_upgrade_workloads_move_unless_they_are_ending() {
+    let mut group = group(60, true);
+    group.waiting.clear();
+    group.upgrades = true;
+    let pod = group.pods.get_mut("mp").unwrap();
+    (pod.phase, pod.movable) = (Phase::Running, true);
+    assert_eq!(outcome(&group), (BTreeMap::new(), vec![]), "it is of this version");
+    group.pods.get_mut("mp").unwrap().driver_version = "0".into();
+    assert_eq!(outcome(&group).1, ["mp-2"]);
+    let steps = group.decide();
+    assert!(matches!(steps.last(), Some(Step::MarkUnmount { name, .. }) if name == "mp"), "{steps:?}");
+    let mut other = group.clone();
+    other.ending.insert("one".into());
+    assert_eq!(other.decide(), [], "it goes with its workload");
+    other = group.clone();
+    other.upgrades = false;
+    assert_eq!(other.decide(), [], "it is not its turn");
+    group.pods.get_mut("mp").unwrap().movable = false;
+    assert_eq!(group.decide(), [], "its programs would lose their files");
+}
+
+/// Adds a workload to one of the pods of the first attachment.
+fn add(group: &mut Group, uid: &str, pod: &str) {
+    let workload = WorkloadAttachment::new(uid, group.now.clone());
+    group.attachments[0].spec.mountpoint_pods.entry(pod.into()).or_default().push(workload);
+}
+
+#[test]
+fn workloads_that_share_a_mount_move_together() {
+    let mut group = evicted(60);
+    add(&mut group, "two", "mp");
+    group.ending.insert("two".into());
+    assert_eq!(outcome(&group).0, [("mp".to_owned(), 0), ("mp-2".to_owned(), 2)].into());
+}
+
+#[test]
+fn a_mount_does_not_move_to_a_pod_that_has_another() {
+    let mut group = evicted(60);
+    group.pods.get_mut("mp").unwrap().movable = true;
+    let other =
+        MountpointPod { name: "other".into(), terminating: false, deleted: None, ..group.pods["mp"].clone() };
+    group.pods.insert("other".into(), other);
+    add(&mut group, "two", "other");
+    assert_eq!(outcome(&group).0, [("mp".to_owned(), 0), ("mp-2".to_owned(), 1)].into());
+    group.pods.get_mut("mp").unwrap().movable = false;
+    assert_eq!(outcome(&group).0, [("mp".to_owned(), 0), ("other".to_owned(), 2)].into());
+}
+
+/// As a rollback finds it.
+#[test]
+fn a_pod_of_another_version_that_does_not_start_is_replaced() {
+    let mut group = group(60, false);
+    group.waiting.clear();
+    group.upgrades = true;
+    let pod = group.pods.get_mut("mp").unwrap();
+    (pod.phase, pod.movable, pod.driver_version) = (Phase::Pending, true, "2".into());
+    assert_eq!(outcome(&group).1, ["mp-2"]);
 }

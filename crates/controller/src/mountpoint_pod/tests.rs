@@ -23,7 +23,9 @@ fn build_for(volume_name: &str, flags: &[&str], attributes: &[(&str, &str)], ass
         fs_group: String::new(),
         identity: Identity::Driver,
     };
-    serde_json::to_value(blueprint.build("mp-1", "s3pa-1", "uid-1", &key, &volume)).unwrap()
+    let claim = ("shop".to_owned(), "data".to_owned());
+    let served = Served { volume: &volume, claim: Some(&claim) };
+    serde_json::to_value(blueprint.build("mp-1", "s3pa-1", "uid-1", &key, served)).unwrap()
 }
 
 #[test]
@@ -49,7 +51,7 @@ fn it_is_pinned_to_the_node_and_has_no_privileges() {
     assert_eq!((&security["runAsNonRoot"], &security["runAsUser"]), (&json!(true), &json!(1000)));
     assert_eq!(
         spec["volumes"],
-        json!([{"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}}])
+        json!([{"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "128Mi"}}])
     );
 }
 
@@ -69,6 +71,7 @@ fn labels_and_annotations_tell_what_it_is_for() {
     assert_eq!(annotations["sidecar.istio.io/inject"], "false");
     assert_ne!(annotations["s3.csi.scality.com/volume-id"], "x");
     assert_eq!(annotations["s3.csi.scality.com/authentication-source"], "driver");
+    assert_eq!(annotations["s3.csi.scality.com/claim"], "shop/data");
 }
 
 #[test]

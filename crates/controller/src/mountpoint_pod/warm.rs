@@ -14,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha224};
 
-use super::Blueprint;
 use super::shape::Shape;
+use super::{Blueprint, ClaimName};
 
 /// As long as it is warm, a cluster autoscaler may remove its node without asking.
 const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -47,13 +47,14 @@ impl Blueprint {
         attachment: &str,
         workload_uid: &str,
         key: &SharingKey,
+        claim: Option<&ClaimName>,
         early_mount: Option<&EarlyMount>,
     ) -> Value {
         let mut annotations: BTreeMap<String, Option<String>> =
             [SAFE_TO_EVICT, annotation::WARM_ON, annotation::WARM_SHAPE]
                 .map(|mark| (mark.to_owned(), None))
                 .into();
-        let usual = self.annotations(attachment, key);
+        let usual = self.annotations(attachment, key, claim);
         annotations.extend(usual.into_iter().map(|(name, value)| (name, Some(value))));
         let early_mount =
             early_mount.map(|early| (annotation::EARLY_MOUNT.to_owned(), Some(json!(early).to_string())));
@@ -82,6 +83,7 @@ mod tests {
     use contract::sharing::Identity;
     use contract::volume_plan::VolumePlan;
 
+    use super::super::Served;
     use super::*;
     use crate::flags::Flags;
 
@@ -129,12 +131,14 @@ mod tests {
             "--mountpoint-pod-annotations={\"cluster-autoscaler.kubernetes.io/safe-to-evict\":\"false\"}";
         for flags in [&[][..], &[evictable, "--mountpoint-pod-labels={\"team\":\"a\"}"]] {
             let blueprint = blueprint(flags);
-            let usual = json!(blueprint.build("mp-1", "s3pa-1", "uid-1", &key, &volume(&[])));
+            let claim = ("ns".to_owned(), "data".to_owned());
+            let served = Served { volume: &volume(&[]), claim: Some(&claim) };
+            let usual = json!(blueprint.build("mp-1", "s3pa-1", "uid-1", &key, served));
             let warm = json!(blueprint.build_warm("mp-1", "worker-1"));
             assert_eq!(warm["metadata"]["annotations"][SAFE_TO_EVICT], "true");
             assert_eq!(warm["spec"], usual["spec"]);
-            let claim = blueprint.claim("s3pa-1", "uid-1", &key, None);
-            assert_eq!(merged(warm["metadata"].clone(), &claim), usual["metadata"]);
+            let patch = blueprint.claim("s3pa-1", "uid-1", &key, Some(&claim), None);
+            assert_eq!(merged(warm["metadata"].clone(), &patch), usual["metadata"]);
         }
     }
 

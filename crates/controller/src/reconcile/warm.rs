@@ -1,7 +1,6 @@
 //! Warm Mountpoint Pods: claims of them, and those of a node.
 
 use contract::names::warm_mountpoint_pod;
-use contract::volume::Volume;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -11,17 +10,18 @@ use crate::dispatch::Outcome;
 use crate::group::Group;
 use crate::headroom::Headroom;
 use crate::metrics::Warmth;
+use crate::mountpoint_pod::Served;
 use crate::step::Step;
 
 impl Reconciler {
     /// Decides and writes. If the warm pod is not to be had any more, the volume goes the usual way at once.
-    pub(super) async fn write(&self, group: &mut Group, volume: Option<&Volume>) -> Written {
+    pub(super) async fn write(&self, group: &mut Group, served: Option<Served<'_>>) -> Written {
         let mut steps = group.decide();
         if steps.iter().any(Step::claims) {
             // Before the claim, whose place would else be filled at once.
             self.world().warm.hit(&group.key.node, &group.now);
         }
-        let (mut done, mut applied) = self.apply(&steps, Some(&group.key), volume).await;
+        let (mut done, mut applied) = self.apply(&steps, Some(&group.key), served).await;
         let is_lost =
             matches!(applied, Err(StepError::Conflict { .. })) && steps.get(done).is_some_and(Step::claims);
         if is_lost {
@@ -29,7 +29,7 @@ impl Reconciler {
             // It stays reserved until a watch shows what became of it.
             group.warm = None;
             steps = group.decide();
-            (done, applied) = self.apply(&steps, Some(&group.key), volume).await;
+            (done, applied) = self.apply(&steps, Some(&group.key), served).await;
         }
         if let Some(warm) = &group.warm {
             self.world().warm.release(&warm.name);

@@ -1,5 +1,7 @@
 //! What a controller decides with: what it remembers, and what it reads live.
 
+use std::collections::BTreeSet;
+
 use contract::sharing::SharingKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -50,10 +52,12 @@ impl Server {
             waiting: waiting.map(|(uid, _)| uid.clone()).collect(),
             detached,
             gone,
+            ending: BTreeSet::new(),
             pods: self.pods.clone(),
             warm: self.pods.values().find(|pod| self.is_claimable(pod, &node)).cloned(),
             early_mount: None,
             node_gone: vanished(self) && vanished(now),
+            upgrades: true,
         }
     }
 

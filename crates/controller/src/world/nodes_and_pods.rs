@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::state::{Demand, World, remove_from};
 use crate::key::Key;
-use crate::observed::MountpointPod;
+use crate::observed::{MountpointPod, Phase};
 
 impl World {
     pub fn set_pod(&mut self, pod: MountpointPod) -> Vec<Key> {
@@ -99,6 +99,24 @@ impl World {
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
         let all = groups.chain(bereft).chain(pods).chain(roles).chain(self.headroom_keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Reserves the node for one mount that moves to this version, and returns it. `None` while another Mountpoint Pod of this
+    /// version starts there: mounts move one after the other, and if the version cannot start, the others stay.
+    pub fn begin_upgrade(&mut self, node: &str, driver_version: &str) -> Option<String> {
+        let is_here = |attachment: &String| {
+            self.attachments.get(attachment).is_some_and(|attachment| attachment.spec.node_name == node)
+        };
+        let starts = |pod: &MountpointPod| {
+            pod.phase == Phase::Pending
+                && pod.driver_version == driver_version
+                && pod.attachment.iter().any(is_here)
+        };
+        let is_free = !self.upgrading.contains(node) && !self.pods.values().any(starts);
+        is_free.then(|| {
+            self.upgrading.insert(node.to_owned());
+            node.to_owned()
+        })
     }
 
     pub fn is_named(&self, pod: &str) -> bool {

@@ -36,6 +36,8 @@ pub struct World {
     pub warm: WarmPods,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
+    /// Nodes on which a decision under way moves a mount to this version.
+    pub upgrading: HashSet<String>,
     /// Of workloads whose service account was looked up.
     pub(super) roles: HashMap<String, String>,
     /// Mountpoint Pods that disappeared while an attachment names them.

@@ -35,9 +35,11 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         phase: Phase::Running,
         created: None,
         terminating: false,
+        deleted: None,
         started: true,
         needs_unmount: false,
         no_new_workload: false,
+        movable: true,
         driver_version: "1".into(),
         attachment: Some(attachment.into()),
         warm: None,
@@ -47,6 +49,7 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         authentication: None,
         cache_mebibytes: None,
         start_failure: None,
+        last_end: None,
     }
 }
 

@@ -28,6 +28,8 @@ pub struct ObservedMount {
     pub liveness: Liveness,
     /// Why its temporary keys have expired, if they have.
     pub expired_keys: Option<String>,
+    /// How many mount processes have died and were followed by others, and why the last one did.
+    pub deaths: Option<(u64, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +43,17 @@ pub struct Plan {
     pub abort: Vec<Abort>,
     /// Targets whose mount process answers, with the reason why its keys have expired, if they have.
     pub keys: Vec<(PathBuf, Option<String>)>,
+    pub deaths: Vec<Deaths>,
     pub next_check: Duration,
+}
+
+/// Of mount processes since the last check; the mount went on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deaths {
+    pub targets: Vec<PathBuf>,
+    pub count: u64,
+    /// Of the last one.
+    pub reason: String,
 }
 
 /// A source mount that has been unresponsive for too long.
@@ -55,12 +67,15 @@ pub struct Abort {
 #[derive(Debug)]
 pub struct Healing {
     unresponsive_since: HashMap<Device, Instant>,
+    /// As counted by the mounters. `None` before the first check: an earlier node service has reported those.
+    deaths: Option<HashMap<Device, u64>>,
     backoff: Backoff<()>,
 }
 
 impl Default for Healing {
     fn default() -> Self {
-        Self { unresponsive_since: HashMap::new(), backoff: Backoff::new(FIRST_RETRY, MAX_RETRY) }
+        let backoff = Backoff::new(FIRST_RETRY, MAX_RETRY);
+        Self { unresponsive_since: HashMap::new(), deaths: None, backoff }
     }
 }
 
@@ -69,7 +84,8 @@ impl Healing {
         let before = std::mem::take(&mut self.unresponsive_since);
         let (mut dead, mut unresponsive) = (Vec::new(), 0);
         let (mut report_unresponsive, mut abort, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-        for ObservedMount { device, source, targets, liveness, expired_keys } in observed {
+        let deaths = self.count_deaths(&observed);
+        for ObservedMount { device, source, targets, liveness, expired_keys, .. } in observed {
             match liveness {
                 Liveness::Dead(_) => dead.extend(targets),
                 Liveness::Unresponsive => {
@@ -96,7 +112,21 @@ impl Healing {
         } else {
             self.backoff.record_failure(&(), now)
         };
-        Plan { dead, unresponsive, report_unresponsive, abort, keys, next_check }
+        Plan { dead, unresponsive, report_unresponsive, abort, keys, deaths, next_check }
+    }
+
+    fn count_deaths(&mut self, observed: &[ObservedMount]) -> Vec<Deaths> {
+        let counts = observed.iter().map(|mount| (mount.device, mount.deaths.as_ref().map_or(0, |it| it.0)));
+        let Some(before) = self.deaths.replace(counts.collect()) else { return Vec::new() };
+        let died = observed.iter().filter_map(|mount| {
+            let (count, reason) = mount.deaths.as_ref()?;
+            let before = before.get(&mount.device).copied().unwrap_or(0);
+            // The next mounter of the pod counts from the beginning.
+            let count = count.checked_sub(before).unwrap_or(*count);
+            let (targets, reason) = (mount.targets.clone(), reason.clone());
+            (count > 0).then_some(Deaths { targets, count, reason })
+        });
+        died.collect()
     }
 }
 
@@ -113,6 +143,7 @@ mod tests {
             targets: vec![path("target")],
             liveness,
             expired_keys: None,
+            deaths: None,
         }
     }
 
@@ -137,6 +168,28 @@ mod tests {
         assert_eq!(at(120, &[one, other]), (2, 1, vec![abort(2)]), "the first answered meanwhile");
         let gone = ObservedMount { source: None, ..unresponsive(2) };
         assert_eq!(at(130, &[gone]), (1, 1, vec![]), "there is no connection to abort");
+    }
+
+    #[test]
+    fn every_death_is_reported_once() {
+        let (now, mut healing) = (Instant::now(), Healing::default());
+        let mut at = |count: u64| {
+            let deaths = Some((count, "signal: 9".to_owned()));
+            healing.plan(vec![ObservedMount { deaths, ..mount(1, Liveness::Alive) }], now).deaths
+        };
+        let died = |count: u64| {
+            vec![Deaths { targets: vec!["/target/1".into()], count, reason: "signal: 9".to_owned() }]
+        };
+        assert_eq!(at(2), [], "before this node service started");
+        assert_eq!(at(3), died(1));
+        assert_eq!(at(3), []);
+        assert_eq!(at(7), died(4));
+        assert_eq!(at(1), died(1), "another mounter counts");
+        assert_eq!(at(1), []);
+        assert_eq!(healing.plan(Vec::new(), now).deaths, []);
+        let deaths = Some((1, "signal: 9".to_owned()));
+        let new = ObservedMount { deaths, ..mount(1, Liveness::Alive) };
+        assert_eq!(healing.plan(vec![new], now).deaths, died(1), "of a mount that was not there before");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Observed<'a> {
     pub table: &'a MountTable,
     pub source: Liveness,
     pub target: Liveness,
+    /// Whether the mount at the target belongs to another Mountpoint Pod, from which it can be moved to this one.
+    pub movable: bool,
     /// Where else on this node the volume is mounted for a pod.
     pub other_targets: Vec<PathBuf>,
 }
@@ -56,6 +58,8 @@ pub enum Step {
     UnmountSource,
     /// Mounts the source and hands its descriptor over.
     MountSource,
+    /// Hands over the mount that is at the target, instead of a new one: programs do not notice.
+    MoveSource,
     /// Makes the bare directory below the bucket, which is on the node's disk, unwritable.
     SealTarget,
     /// Detaches the top mount of the target.
@@ -75,7 +79,8 @@ pub enum Refusal {
 }
 
 pub fn plan(observed: &Observed<'_>, wanted: &Wanted<'_>) -> Result<Plan, Refusal> {
-    let Observed { table, source: source_liveness, target: target_liveness, other_targets } = observed;
+    let Observed { table, source: source_liveness, target: target_liveness, movable, other_targets } =
+        observed;
     let Wanted { source, target, read_only, single_pod } = *wanted;
     if let Some(other) = other_targets.first().filter(|_| single_pod) {
         return Err(Refusal::UsedByOtherPod(other.clone()));
@@ -93,12 +98,16 @@ pub fn plan(observed: &Observed<'_>, wanted: &Wanted<'_>) -> Result<Plan, Refusa
     };
     let kept = sources.first().filter(is_kept).map(|lowest| lowest.device);
     let mut steps = vec![Step::UnmountSource; sources.len() - usize::from(kept.is_some())];
-    if kept.is_none() {
-        steps.push(Step::MountSource);
-    }
     let top = table.top(target).filter(|top| top.bucket);
+    let moved = top.map(|top| top.device).filter(|_| kept.is_none() && *movable);
+    match (kept, moved) {
+        (Some(_), _) => {}
+        (None, Some(_)) => steps.push(Step::MoveSource),
+        (None, None) => steps.push(Step::MountSource),
+    }
+    let device = kept.or(moved);
     // After the source: if the bucket cannot be mounted, the workload keeps what it has.
-    if !top.is_some_and(|top| kept == Some(top.device) && top.read_only == read_only) {
+    if !top.is_some_and(|top| device == Some(top.device) && top.read_only == read_only) {
         match table.at(target).count() {
             0 => steps.push(Step::SealTarget),
             layers if layers >= MAX_LAYERS => {

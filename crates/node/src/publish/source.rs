@@ -3,14 +3,16 @@
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use contract::mountpoint_pod::MountpointPod;
 use contract::options::MountOption;
 use contract::volume::AuthenticationSource;
 use mounter::deadlines;
-use mounter::handover::client::hand_over;
-use mounter::handover::{MountReply, MountRequest};
+use mounter::handover::client::{HandOverError, hand_over};
+use mounter::handover::{MountReply, MountRequest, Purpose};
+use tokio::task::JoinError;
 
 use crate::comm;
 use crate::context::Context;
@@ -32,33 +34,27 @@ pub(crate) async fn mount(
     let started = Instant::now();
     let device =
         kernel::mount_source(safe_path, request.source_read_only).map_err(kernel_error("mount", source))?;
-    let mount_request = mount_request(context, request, pod, credentials).await;
+    let mount_request = mount_request(context, request, pod, credentials, Purpose::Mount).await;
     let folder = comm::path(&context.kubelet, &pod.uid);
     let until = Instant::now() + deadlines::HAND_OVER;
+    // Before the hand-over: a mounter that follows must not be taken for the one that had it.
+    let mounter = comm::open(&context.kubelet, &pod.uid).ok().as_ref().and_then(comm::mounter);
+    let descriptor = Arc::new(device);
+    let handed_over = Arc::clone(&descriptor);
     let reply =
-        tokio::task::spawn_blocking(move || hand_over(&folder, &mount_request, device.as_fd(), until)).await;
-    let outcome = match reply {
-        Ok(Ok(MountReply::Serving(serving))) => {
-            tracing::info!(
-                volume_id = request.volume_id,
-                mountpoint_pod = pod.name,
-                version = serving.version,
-                milliseconds = started.elapsed().as_millis(),
-                "serving"
-            );
-            Ok(())
-        }
-        Ok(Ok(MountReply::Refused(refused))) => {
-            Err(PublishError::MountFailed { pod: pod.name.clone(), refused })
-        }
-        Ok(Err(error)) => Err(PublishError::HandOver {
-            pod: pod.name.clone(),
-            namespace: context.installation.mountpoint_namespace.clone(),
-            source: error,
-        }),
-        Err(panic) => Err(kernel_error("hand over", source)(io::Error::other(panic))),
-    };
+        tokio::task::spawn_blocking(move || hand_over(&folder, &mount_request, handed_over.as_fd(), until))
+            .await;
+    let outcome = serving(context, pod, reply).map(|version| {
+        tracing::info!(
+            volume_id = request.volume_id,
+            mountpoint_pod = pod.name,
+            version,
+            milliseconds = started.elapsed().as_millis(),
+            "serving"
+        );
+    });
     if outcome.is_ok() {
+        context.keep_descriptor(pod, descriptor, mounter);
         let table = context.mounts.table().unwrap_or_default();
         table.top(source).into_iter().for_each(|mount| kernel::set_read_ahead(mount.device));
     } else if let Err(error) = kernel::detach(safe_path) {
@@ -67,11 +63,36 @@ pub(crate) async fn mount(
     outcome
 }
 
-async fn mount_request(
+/// Version of the mount process that serves after a hand-over, or why none does.
+pub(super) fn serving(
+    context: &Context,
+    pod: &MountpointPod,
+    reply: Result<Result<MountReply, HandOverError>, JoinError>,
+) -> Result<String, PublishError> {
+    let failed = |source| PublishError::HandOver {
+        pod: pod.name.clone(),
+        namespace: context.installation.mountpoint_namespace.clone(),
+        source,
+    };
+    match reply {
+        Ok(Ok(MountReply::Serving(serving))) => Ok(serving.version),
+        Ok(Ok(MountReply::Refused(refused))) => {
+            Err(PublishError::MountFailed { pod: pod.name.clone(), refused })
+        }
+        Ok(Ok(MountReply::Left)) => {
+            Err(failed(HandOverError::Receive(io::Error::other("the mounter has left the mount"))))
+        }
+        Ok(Err(error)) => Err(failed(error)),
+        Err(panic) => Err(kernel_error("hand over", &context.source(&pod.name))(io::Error::other(panic))),
+    }
+}
+
+pub(super) async fn mount_request(
     context: &Context,
     request: &PublishRequest,
     pod: &MountpointPod,
     credentials: &MountCredentials,
+    purpose: Purpose,
 ) -> MountRequest {
     let mut arguments = request.arguments.clone();
     if let Some(size) = pod.cache_mebibytes.filter(|_| arguments.has(MountOption::Cache)) {
@@ -87,6 +108,7 @@ async fn mount_request(
         bucket: request.volume.bucket.clone(),
         arguments: arguments.render(),
         environment,
+        purpose,
     }
 }
 

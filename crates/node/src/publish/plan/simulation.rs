@@ -24,6 +24,8 @@ fn wanted(read_only: bool) -> Wanted<'static> {
 struct World {
     table: MountTable,
     alive: Vec<u32>,
+    /// Whether the mount at the target could be moved from another Mountpoint Pod.
+    movable: bool,
     next: u32,
     /// What is mounted at the target, each mount with a number of its own, as containers know them.
     layers: Vec<u32>,
@@ -55,7 +57,8 @@ impl World {
 
     fn plan(&self, read_only: bool) -> Plan {
         let (source, target) = (self.liveness(SOURCE), self.liveness(TARGET));
-        let observed = Observed { table: &self.table, source, target, other_targets: Vec::new() };
+        let (table, movable) = (&self.table, self.movable);
+        let observed = Observed { table, source, target, movable, other_targets: Vec::new() };
         plan(&observed, &wanted(read_only)).unwrap()
     }
 
@@ -91,6 +94,12 @@ impl World {
                 self.next += 1;
                 self.alive.push(1000 + self.next);
                 self.table.0.push(mount(SOURCE, 1000 + self.next, false));
+            }
+            Step::MoveSource => {
+                let device = self.at(TARGET).pop().unwrap().device.1;
+                self.alive.push(device);
+                self.table.0.push(mount(SOURCE, device, false));
+                self.movable = false;
             }
             Step::SealTarget => self.cover(mount(TARGET, SEAL, true)),
             Step::BindTarget { read_only } => {
@@ -147,6 +156,12 @@ fn a_plan_mounts_only_what_is_missing() {
     moved.unmount(SOURCE);
     let steps = vec![Step::MountSource, BIND];
     assert_eq!(moved.plan(false), Plan { target_is_lost: false, steps }, "moved to another Mountpoint Pod");
+    moved.movable = true;
+    assert_eq!(moved.steps(false), [Step::MoveSource], "together with its mount");
+    assert_eq!(moved.steps(true), [Step::MoveSource, BIND_READ_ONLY]);
+    world.movable = true;
+    assert_eq!(world.plan(false), Plan::default(), "it is here already");
+    world.movable = false;
     world.alive.clear();
     for (read_only, bind) in [(false, BIND), (true, BIND_READ_ONLY)] {
         let steps = vec![Step::UnmountSource, Step::MountSource, bind];
@@ -165,6 +180,7 @@ fn nothing_is_done_to_a_mount_that_is_slow_or_anothers() {
         table: &world.table,
         target: source.clone(),
         source,
+        movable: false,
         other_targets: vec!["/other".into()],
     };
     let unresponsive = Err(Refusal::Unresponsive(SOURCE.into()));
@@ -181,7 +197,9 @@ fn nothing_is_done_to_a_mount_that_is_slow_or_anothers() {
 enum Event {
     MountProcessDies,
     /// The attachment names another Mountpoint Pod, whose source is elsewhere.
-    Moves,
+    Moves {
+        movable: bool,
+    },
     ContainerStarts,
     Publish {
         steps: usize,
@@ -191,7 +209,7 @@ enum Event {
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let one = prop_oneof![
         2 => Just(Event::MountProcessDies),
-        1 => Just(Event::Moves),
+        1 => any::<bool>().prop_map(|movable| Event::Moves { movable }),
         3 => Just(Event::ContainerStarts),
         3 => Just(Event::Publish { steps: usize::MAX }),
         1 => (0_usize..20).prop_map(|steps| Event::Publish { steps }),
@@ -223,7 +241,10 @@ proptest! {
         for event in events {
             match event {
                 Event::MountProcessDies => world.alive.clear(),
-                Event::Moves => world.table.0.retain(|mount| mount.point != Path::new(SOURCE)),
+                Event::Moves { movable } => {
+                    world.movable = movable;
+                    world.table.0.retain(|mount| mount.point != Path::new(SOURCE));
+                }
                 Event::ContainerStarts => world.start_container(),
                 Event::Publish { steps } => world.publish(read_only, steps),
             }

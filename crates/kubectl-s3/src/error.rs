@@ -20,6 +20,8 @@ pub enum PluginError {
     Read { what: &'static str, error: String },
     #[error("cannot write {path}: {error}")]
     Write { path: PathBuf, error: io::Error },
+    #[error("cannot read the metrics of the node service: {0}")]
+    NodeService(#[source] io::Error),
     #[error("cannot print: {0}")]
     Print(#[source] io::Error),
 }

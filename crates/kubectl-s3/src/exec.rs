@@ -1,6 +1,7 @@
-//! Runs the self-check inside the driver's containers, where this program lies in the image, by way of `kubectl exec`: with the user's
-//! own rights, and without a port that anybody else could reach.
+//! Runs this program inside the driver's containers, where it lies in the image, by way of `kubectl exec`: with the user's own
+//! rights, and without a port that anybody else could reach.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
@@ -15,6 +16,7 @@ use crate::flags::{ClusterFlags, InsideFlags};
 use crate::installation::Role;
 use crate::self_check::SelfReport;
 use crate::snapshot::Snapshot;
+use crate::top::Activity;
 use crate::workload::{is_ready, node};
 
 /// Three buckets at eight seconds each, and the time to get there.
@@ -22,6 +24,8 @@ const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// So many pods are asked at once.
 const AT_ONCE: usize = 8;
+/// So many are watched at once, which takes them next to no work.
+const WATCHED_AT_ONCE: usize = 32;
 /// Where the image has this program.
 const PROGRAM: &str = "/bin/kubectl-s3";
 /// One may be missing for reasons of its own; a few tell more.
@@ -52,6 +56,31 @@ pub async fn ask_all(
     futures::stream::iter(asked).buffered(AT_ONCE).collect().await
 }
 
+/// What the mounts of these nodes do, by node.
+pub async fn watch_all(
+    cluster: &ClusterFlags,
+    snapshot: &Snapshot,
+    nodes: &BTreeSet<String>,
+    seconds: u64,
+) -> Vec<(String, Result<Vec<Activity>, String>)> {
+    let within = ANSWER_WITHIN + Duration::from_secs(seconds);
+    let watch = async |name: &String| {
+        let is_it = |pod: &&Pod| is_ready(pod) && node(pod) == Some(name.as_str());
+        let Some(pod) = snapshot.node_services.iter().find(is_it) else {
+            return (name.clone(), Err("it has none that is ready".to_owned()));
+        };
+        let mut command = inside(cluster, pod, false);
+        command.args(["self-top", "--seconds", &seconds.to_string()]);
+        let watched = tokio::task::spawn_blocking(move || run(command, None, within)).await;
+        let said = watched.unwrap_or_else(|error| Err(error.to_string()));
+        let understood = said
+            .and_then(|said| serde_json::from_str::<Vec<Activity>>(&said).map_err(|error| error.to_string()));
+        (name.clone(), understood)
+    };
+    let watched: Vec<_> = nodes.iter().map(watch).collect();
+    futures::stream::iter(watched).buffered(WATCHED_AT_ONCE).collect().await
+}
+
 /// Of volumes that are mounted with the driver's keys.
 fn buckets(snapshot: &Snapshot) -> Vec<String> {
     let mut buckets: Vec<String> = Vec::new();
@@ -78,13 +107,36 @@ async fn ask(
     };
     // The controller has its own in a file.
     let authorities = authorities.filter(|_| role == Role::Node).map(str::to_owned);
-    let command = command(cluster, pod, buckets, authorities.is_some());
-    let asked = tokio::task::spawn_blocking(move || run(command, authorities.as_deref()));
+    let command = self_check(cluster, pod, buckets, authorities.is_some());
+    let asked = tokio::task::spawn_blocking(move || {
+        let begun = Timestamp::now();
+        understand(&run(command, authorities.as_deref(), ANSWER_WITHIN)?, begun)
+    });
     let report = asked.await.unwrap_or_else(|error| Err(error.to_string()));
     Inside { role, object, report }
 }
 
-fn command(cluster: &ClusterFlags, pod: &Pod, buckets: &[String], has_authorities: bool) -> Command {
+fn understand(said: &str, asked: Timestamp) -> Result<SelfReport, String> {
+    let mut report: SelfReport =
+        serde_json::from_str(said).map_err(|error| format!("cannot understand the self-check: {error}"))?;
+    // In the middle between question and answer.
+    let middle = asked.checked_add(Timestamp::now().duration_since(asked) / 2);
+    report.off_by = middle.ok().map(|middle| report.time.duration_since(middle));
+    Ok(report)
+}
+
+fn self_check(cluster: &ClusterFlags, pod: &Pod, buckets: &[String], has_authorities: bool) -> Command {
+    let mut command = inside(cluster, pod, has_authorities);
+    command.arg("self-check");
+    command.args(buckets.iter().flat_map(|bucket| ["--bucket", bucket]));
+    if has_authorities {
+        command.arg("--authorities-from-stdin");
+    }
+    command
+}
+
+/// This program in the pod's first container.
+fn inside(cluster: &ClusterFlags, pod: &Pod, has_input: bool) -> Command {
     let mut command = Command::new("kubectl");
     if let Some(path) = &cluster.kubeconfig {
         command.arg("--kubeconfig").arg(path);
@@ -96,19 +148,15 @@ fn command(cluster: &ClusterFlags, pod: &Pod, buckets: &[String], has_authoritie
         pod.spec.as_ref().and_then(|spec| spec.containers.first()).map(|container| container.name.clone());
     command.args(["exec", "--namespace", &pod.namespace().unwrap_or_default(), &pod.name_any()]);
     command.args(["--container", &container.unwrap_or_default()]);
-    if has_authorities {
+    if has_input {
         command.arg("--stdin");
     }
-    command.args(["--", PROGRAM, "self-check"]);
-    command.args(buckets.iter().flat_map(|bucket| ["--bucket", bucket]));
-    if has_authorities {
-        command.arg("--authorities-from-stdin");
-    }
+    command.args(["--", PROGRAM]);
     command
 }
 
-fn run(mut command: Command, input: Option<&str>) -> Result<SelfReport, String> {
-    let (asked, deadline) = (Timestamp::now(), Instant::now() + ANSWER_WITHIN);
+/// What it prints.
+fn run(mut command: Command, input: Option<&str>, within: Duration) -> Result<String, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start kubectl: {error}"))?;
     if let Some(mut pipe) = child.stdin.take() {
@@ -116,21 +164,14 @@ fn run(mut command: Command, input: Option<&str>) -> Result<SelfReport, String> 
         let _ = pipe.write_all(input.unwrap_or_default().as_bytes());
     }
     let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let succeeded = wait(&mut child, deadline)?;
+    let succeeded = wait(&mut child, within)?;
     let read = |thread: JoinHandle<String>| thread.join().unwrap_or_default();
     let (out, errors) = (read(out), read(errors));
-    if !succeeded {
-        return Err(errors.trim().to_owned());
-    }
-    let mut report: SelfReport =
-        serde_json::from_str(&out).map_err(|error| format!("cannot understand the self-check: {error}"))?;
-    // In the middle between question and answer.
-    let middle = asked.checked_add(Timestamp::now().duration_since(asked) / 2);
-    report.off_by = middle.ok().map(|middle| report.time.duration_since(middle));
-    Ok(report)
+    if succeeded { Ok(out) } else { Err(errors.trim().to_owned()) }
 }
 
-fn wait(child: &mut Child, deadline: Instant) -> Result<bool, String> {
+fn wait(child: &mut Child, within: Duration) -> Result<bool, String> {
+    let deadline = Instant::now() + within;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return Ok(status.success()),
@@ -138,7 +179,7 @@ fn wait(child: &mut Child, deadline: Instant) -> Result<bool, String> {
             Ok(None) => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs()));
+                return Err(format!("no answer within {} s", within.as_secs()));
             }
             Err(error) => return Err(error.to_string()),
         }
@@ -169,7 +210,7 @@ mod tests {
             kubeconfig: Some("/k".into()),
             ..ClusterFlags::default()
         };
-        let command = command(&cluster, &driver_pod("s3-csi-node-1", true), &["b".to_owned()], true);
+        let command = self_check(&cluster, &driver_pod("s3-csi-node-1", true), &["b".to_owned()], true);
         let arguments: Vec<&str> = command.get_args().filter_map(|argument| argument.to_str()).collect();
         let expected = "--kubeconfig /k --context prod exec --namespace kube-system s3-csi-node-1 --container main --stdin -- \
                         /bin/kubectl-s3 self-check --bucket b --authorities-from-stdin";

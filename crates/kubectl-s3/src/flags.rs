@@ -50,6 +50,15 @@ pub enum Command {
         #[arg(short = 'A', long)]
         all_namespaces: bool,
     },
+    /// Show what each mount does at the moment: requests, errors, latency, bytes, cache, uploads, waiting requests.
+    Top {
+        /// Of all namespaces.
+        #[arg(short = 'A', long)]
+        all_namespaces: bool,
+        /// Seconds to watch.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=300))]
+        seconds: u64,
+    },
     /// Check the installation, its volumes and, from inside the driver's pods, its S3 endpoint.
     Doctor {
         #[command(flatten)]
@@ -62,6 +71,13 @@ pub enum Command {
         file: Option<PathBuf>,
         #[command(flatten)]
         inside: InsideFlags,
+    },
+    /// What `top` runs inside the node services' containers: reports on the mounts of this node as JSON.
+    #[command(hide = true)]
+    SelfTop {
+        /// Seconds to watch.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
     },
     /// What `doctor` runs inside the driver's containers: reports on this container as JSON.
     #[command(hide = true)]

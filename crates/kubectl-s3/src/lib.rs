@@ -1,8 +1,8 @@
 //! `kubectl s3`: answers for the people who run the driver and for those whose pods wait.
 //!
 //! In reading order: [`observe`] reads a [`snapshot`] of the cluster; [`why`], [`mounts`] and [`doctor`] are pure functions
-//! of it; [`output`] prints what they found. [`self_check`] is the part that runs inside the driver's own containers, where
-//! [`exec`] starts it; [`bundle`] packs everything for a support engineer.
+//! of it; [`output`] prints what they found. [`self_check`] and [`top`] are the parts that run inside the driver's own
+//! containers, where [`exec`] starts them; [`bundle`] packs everything for a support engineer.
 
 pub mod bundle;
 pub mod class;
@@ -20,6 +20,7 @@ pub mod run;
 pub mod secret;
 pub mod self_check;
 pub mod snapshot;
+pub mod top;
 pub mod volume;
 pub mod why;
 pub mod workload;

@@ -6,6 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::doctor::{Level, Report};
 use crate::mounts::Mount;
+use crate::top::{Activity, Top};
 use crate::why::{Answer, State};
 
 /// Columns as wide as their longest cell, two blanks apart.
@@ -77,6 +78,60 @@ pub fn mounts(mounts: &[Mount], now: Timestamp, all_namespaces: bool) -> String 
         rows.push(row);
     }
     table(&rows)
+}
+
+pub fn top(top: &Top, all_namespaces: bool) -> String {
+    if top.mounts.is_empty() {
+        return "No mounts found.\n".to_owned();
+    }
+    let header = [
+        "NAMESPACE",
+        "CLAIM",
+        "VOLUME",
+        "NODE",
+        "REQUESTS/s",
+        "ERRORS/s",
+        "LATENCY",
+        "READ/s",
+        "WRITTEN/s",
+        "CACHE",
+        "UPLOADS",
+        "OLDEST REQUEST",
+    ];
+    let rows = std::iter::once(header.map(str::to_owned)).chain(top.mounts.iter().map(activity));
+    let shown = |row: [String; 12]| row.into_iter().skip(usize::from(!all_namespaces)).collect();
+    let rows: Vec<Vec<String>> = rows.map(shown).collect();
+    table(&rows)
+}
+
+fn activity(mount: &Activity) -> [String; 12] {
+    let Activity { namespace, claim, volume, node, .. } = mount.clone();
+    let unknown = || "-".to_owned();
+    [
+        namespace,
+        claim,
+        volume,
+        node,
+        format!("{:.1}", mount.requests_per_second),
+        format!("{:.1}", mount.errors_per_second),
+        mount.latency_seconds.map_or_else(unknown, |seconds| format!("{:.0} ms", seconds * 1e3)),
+        bytes(mount.read_bytes_per_second),
+        bytes(mount.written_bytes_per_second),
+        mount.cache_hit_ratio.map_or_else(unknown, |ratio| format!("{:.0} %", ratio * 100.0)),
+        format!("{:.0}", mount.uploads),
+        format!("{:.0}s", mount.oldest_request_seconds),
+    ]
+}
+
+fn bytes(count: f64) -> String {
+    let (mut count, mut units) = (count, ["B", "KiB", "MiB", "GiB"].into_iter());
+    let mut unit = units.next().unwrap_or_default();
+    while count >= 1024.0
+        && let Some(next) = units.next()
+    {
+        (count, unit) = (count / 1024.0, next);
+    }
+    if unit == "B" { format!("{count:.0} B") } else { format!("{count:.1} {unit}") }
 }
 
 pub fn why(answer: &Answer) -> String {
@@ -200,6 +255,22 @@ mod tests {
             "{text}"
         );
         assert_eq!(mounts(&[], snapshot.now, false), "No mounts found.\n");
+    }
+
+    #[test]
+    fn a_mount_that_does_something_is_one_line() {
+        let mount = Activity {
+            claim: "data".into(),
+            requests_per_second: 12.34,
+            latency_seconds: Some(0.0123),
+            read_bytes_per_second: 3.5 * 1024.0 * 1024.0,
+            ..Activity::default()
+        };
+        let text = top(&Top { mounts: vec![mount], ..Top::default() }, false);
+        let cells: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(cells[0][0], "CLAIM");
+        assert_eq!(cells[1], ["data", "12.3", "0.0", "12", "ms", "3.5", "MiB", "0", "B", "-", "0", "0s"]);
+        assert_eq!(top(&Top::default(), true), "No mounts found.\n");
     }
 
     #[test]

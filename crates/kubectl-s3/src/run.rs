@@ -2,13 +2,14 @@
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::bundle::{self, Found, Scrubber};
 use crate::doctor::{Examined, Report, examine, rights};
 use crate::error::PluginError;
-use crate::exec::ask_all;
+use crate::exec::{ask_all, watch_all};
 use crate::flags::{ClusterFlags, Command, Flags, Format, InsideFlags};
 use crate::installation::Installation;
 use crate::mounts::mounts;
@@ -17,6 +18,7 @@ use crate::output;
 use crate::readable::Readable;
 use crate::self_check;
 use crate::snapshot::Snapshot;
+use crate::top::{self, Top};
 use crate::why::why;
 
 /// Something is wrong, and it was said what.
@@ -31,6 +33,11 @@ pub async fn run(flags: Flags) -> Result<ExitCode, PluginError> {
         print(Format::Json, &report, String::new)?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Command::SelfTop { seconds } = &command {
+        let activities = top::look(Duration::from_secs(*seconds)).map_err(PluginError::NodeService)?;
+        print(Format::Json, &activities, String::new)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let observer = Observer::connect(&cluster).await?;
     match command {
         Command::Why { pod } => {
@@ -42,15 +49,20 @@ pub async fn run(flags: Flags) -> Result<ExitCode, PluginError> {
             Ok(exit_code(answer.cause.is_none()))
         }
         Command::Mounts { all_namespaces } => {
-            let scope = if all_namespaces { Scope::Cluster } else { Scope::Namespace(&observer.namespace) };
-            let snapshot = Box::pin(observer.snapshot(scope)).await;
-            // Without these there is nothing to show, which is not the same as nothing.
-            if let Some(error) = snapshot.unreadable.get(&Readable::Attachments) {
-                return Err(PluginError::Read { what: Readable::Attachments.as_str(), error: error.clone() });
-            }
-            let found = mounts(&snapshot, Some(observer.namespace.as_str()).filter(|_| !all_namespaces));
+            let (snapshot, namespace) = Box::pin(mounted(&observer, all_namespaces)).await?;
+            let found = mounts(&snapshot, namespace);
             print(format, &found, || output::mounts(&found, snapshot.now, all_namespaces))?;
             Ok(ExitCode::SUCCESS)
+        }
+        Command::Top { all_namespaces, seconds } => {
+            let (snapshot, namespace) = Box::pin(mounted(&observer, all_namespaces)).await?;
+            let nodes = mounts(&snapshot, namespace).into_iter().map(|mount| mount.node).collect();
+            let top = Top::of(watch_all(&cluster, &snapshot, &nodes, seconds).await, namespace);
+            print(format, &top, || output::top(&top, all_namespaces))?;
+            for (node, error) in &top.unreachable {
+                eprintln!("warning: cannot ask the node service of {node}: {error}");
+            }
+            Ok(if top.unreachable.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(TROUBLE) })
         }
         Command::Doctor { inside } => {
             let (_, _, report) = Box::pin(doctor(&observer, &cluster, &inside)).await;
@@ -76,8 +88,19 @@ pub async fn run(flags: Flags) -> Result<ExitCode, PluginError> {
             print(format, &summary, || text)?;
             Ok(ExitCode::SUCCESS)
         }
-        Command::SelfCheck { .. } => Ok(ExitCode::SUCCESS),
+        Command::SelfCheck { .. } | Command::SelfTop { .. } => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Everything about the mounts of a namespace, or of all.
+async fn mounted(observer: &Observer, all_namespaces: bool) -> Result<(Snapshot, Option<&str>), PluginError> {
+    let scope = if all_namespaces { Scope::Cluster } else { Scope::Namespace(&observer.namespace) };
+    let snapshot = Box::pin(observer.snapshot(scope)).await;
+    // Without these there is nothing to show, which is not the same as nothing.
+    if let Some(error) = snapshot.unreadable.get(&Readable::Attachments) {
+        return Err(PluginError::Read { what: Readable::Attachments.as_str(), error: error.clone() });
+    }
+    Ok((snapshot, Some(observer.namespace.as_str()).filter(|_| !all_namespaces)))
 }
 
 async fn doctor(

@@ -36,7 +36,7 @@ pub async fn serve(
     let router = Router::new()
         .route("/healthz", get(answer(healthy)))
         .route("/readyz", get(answer(ready)))
-        .route("/metrics", get(move || std::future::ready(figures(&metrics))));
+        .route("/metrics", get(move || scrape(Arc::clone(&metrics))));
     tokio::spawn(async move {
         let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
         if let Err(error) = served {
@@ -53,17 +53,21 @@ fn verdict(check: &Check) -> (StatusCode, String) {
     }
 }
 
-fn figures(metrics: &Mutex<Registry>) -> impl IntoResponse + use<> {
-    let mut text = String::new();
-    let encoded = match metrics.lock() {
-        Ok(registry) => encode(&mut text, &registry).map_err(|error| error.to_string()),
-        Err(_) => Err("the metrics' owner panicked".to_owned()),
-    };
-    match encoded {
-        Ok(()) => {
+/// On a thread of its own: some figures are read from files.
+async fn scrape(metrics: Arc<Mutex<Registry>>) -> impl IntoResponse {
+    let figures = tokio::task::spawn_blocking(move || figures(&metrics)).await;
+    match figures.unwrap_or_else(|error| Err(error.to_string())) {
+        Ok(text) => {
             let kind = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
             (StatusCode::OK, kind, text).into_response()
         }
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
     }
+}
+
+fn figures(metrics: &Mutex<Registry>) -> Result<String, String> {
+    let registry = metrics.lock().map_err(|_| "the metrics' owner panicked".to_owned())?;
+    let mut text = String::new();
+    encode(&mut text, &registry).map_err(|error| error.to_string())?;
+    Ok(text)
 }

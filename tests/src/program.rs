@@ -93,6 +93,11 @@ impl Program {
         probe(self.probes, path)
     }
 
+    /// Where it serves its probes and metrics.
+    pub fn address(&self) -> SocketAddr {
+        self.probes
+    }
+
     pub fn metrics(&self) -> String {
         self.probe("/metrics").1
     }

@@ -19,17 +19,25 @@ impl<T> Seen<T> {
 }
 
 /// Repeats an observation until it succeeds. Panics with the last one when `limit` has passed.
-pub async fn eventually<T, F>(what: &str, limit: Duration, mut look: impl FnMut() -> F) -> T
+pub async fn eventually<T, F>(what: &str, limit: Duration, look: impl FnMut() -> F) -> T
+where
+    F: Future<Output = Seen<T>>,
+{
+    reached(limit, look)
+        .await
+        .unwrap_or_else(|seen| panic!("{what}: not within {limit:?}; last seen: {seen}"))
+}
+
+/// The same, but returns the last observation.
+pub async fn reached<T, F>(limit: Duration, mut look: impl FnMut() -> F) -> Result<T, String>
 where
     F: Future<Output = Seen<T>>,
 {
     let deadline = Instant::now() + limit;
     loop {
         match look().await {
-            Seen::Yes(value) => return value,
-            Seen::NotYet(seen) if Instant::now() > deadline => {
-                panic!("{what}: not within {limit:?}; last seen: {seen}")
-            }
+            Seen::Yes(value) => return Ok(value),
+            Seen::NotYet(seen) if Instant::now() > deadline => return Err(seen),
             Seen::NotYet(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }

@@ -34,14 +34,19 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
         let secret = format!("--from-literal=secret_access_key={}", s3::ALICE.secret_key);
         kubectl(&["create", "secret", "generic", KEYS, &id, &secret])?;
     }
-    let endpoint = format!("s3.endpointUrl={}", s3::ENDPOINT);
-    let server = [endpoint.as_str()];
-    let values = USUAL.iter().chain(&server).chain(values).flat_map(|value| ["--set", value]);
+    let usual = usual_values();
+    let values = usual.iter().map(String::as_str).chain(values.iter().copied());
     run(helm(cluster)?
         .args(["upgrade", "--install", "s3-csi"])
         .arg(checkout().join("charts/s3-csi"))
-        .args(values)
+        .args(values.flat_map(|value| ["--set", value]))
         .args(["--wait", "--timeout=300s"]))
+}
+
+/// The values of every installation by [`install`].
+pub fn usual_values() -> Vec<String> {
+    let endpoint = format!("s3.endpointUrl={}", s3::ENDPOINT);
+    USUAL.iter().map(|value| (*value).to_owned()).chain([endpoint]).collect()
 }
 
 /// Uninstalls as documented; returns when the objects of the chart are gone.
@@ -89,7 +94,7 @@ pub fn notes(cluster: &Cluster, values: &[&str]) -> Result<String> {
 }
 
 /// `helm` inside the node, for the driver's namespace.
-fn helm(cluster: &Cluster) -> Result<Command> {
+pub fn helm(cluster: &Cluster) -> Result<Command> {
     let mut command = cluster.command(cluster.programs()?.tool("helm"))?;
     // Helm's own files belong to the cluster.
     command.env("KUBECONFIG", cluster.kubeconfig()).env("HOME", cluster.dir());

@@ -12,7 +12,7 @@ use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::progress::step;
 use xtask::s3::{self, Account};
-use xtask::{bench, cargo, debian, demo, driver, ground, image, sbom, test, testpod};
+use xtask::{bench, cargo, conformance, debian, demo, driver, ground, image, sbom, test, testpod, witness};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
@@ -22,6 +22,8 @@ enum Xtask {
     Demo(Release),
     /// Run all tests, or one suite.
     Test(test::Wanted),
+    /// Run Kubernetes' own storage suite and write its result to docs/conformance.md.
+    Conformance(conformance::Wanted),
     /// Run a benchmark; the figures are also written to target/bench/NAME.json.
     Bench(bench::Wanted),
     /// Manage the Kubernetes node that the demo and the tests use.
@@ -49,6 +51,8 @@ enum Xtask {
     Init { dir: PathBuf, node: Option<String> },
     #[command(hide = true)]
     Testpod { bucket: String, key: String },
+    #[command(hide = true)]
+    Witness { role: witness::Role, folder: PathBuf, record: PathBuf },
 }
 
 #[derive(Args)]
@@ -194,12 +198,15 @@ fn main() -> ExitCode {
 }
 
 fn run(command: Xtask) -> Result<ExitCode> {
-    // These two run where there is no cache.
+    // These run where there is no cache.
     match &command {
         Xtask::Init { dir, node } => {
             return cluster::run_init(dir, node.as_deref()).map(|()| ExitCode::SUCCESS);
         }
         Xtask::Testpod { bucket, key } => return testpod::get(bucket, key).map(|()| ExitCode::SUCCESS),
+        Xtask::Witness { role, folder, record } => {
+            return witness::run(*role, folder, record).map(|()| ExitCode::SUCCESS);
+        }
         _ => {}
     }
     let cache = Cache::open()?;
@@ -207,6 +214,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
     match command {
         Xtask::Demo(release) => demo::run(&cache, release.kubernetes)?,
         Xtask::Test(wanted) => return test::run(&cache, &wanted),
+        Xtask::Conformance(wanted) => return conformance::run(&cache, &wanted),
         Xtask::Bench(wanted) => bench::run(&cache, &wanted)?,
         Xtask::Cluster(command) => return run_cluster(&cache, command),
         Xtask::S3(arguments) => return run_s3(&cache, arguments),
@@ -225,7 +233,7 @@ fn run(command: Xtask) -> Result<ExitCode> {
                 println!("{} {}\n    {}", image.reference, image.digest, image.archive.display());
             }
         }
-        Xtask::Init { .. } | Xtask::Testpod { .. } => unreachable!("handled above"),
+        Xtask::Init { .. } | Xtask::Testpod { .. } | Xtask::Witness { .. } => unreachable!("handled above"),
     }
     Ok(ExitCode::SUCCESS)
 }

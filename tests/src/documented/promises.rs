@@ -51,9 +51,12 @@ fn the_documented_failures_are_the_tested_ones() {
 fn the_documented_semantics_are_the_tested_ones() {
     let page = include_str!("../../../docs/semantics.md");
     let files = [
+        include_str!("../../kernel/moves.rs"),
         include_str!("../../kernel/programs.rs"),
         include_str!("../../kernel/random.rs"),
         include_str!("../../kernel/semantics.rs"),
+        include_str!("../../kernel/requests.rs"),
+        include_str!("../../kernel/survival.rs"),
         include_str!("../../kernel/writers.rs"),
         include_str!("../../cluster/semantics.rs"),
     ];

@@ -11,8 +11,7 @@ use crate::cargo;
 use crate::cluster::{Cluster, Plan, Profile};
 use crate::ground;
 use crate::process::listen;
-use crate::programs::Kubernetes;
-use crate::progress::step;
+use crate::progress::{say, step};
 use crate::test::evidence;
 
 /// The longest takes a few minutes. One that hangs on a mount ends with its cluster.
@@ -27,15 +26,27 @@ pub(super) fn measure(
     arguments: &[&str],
     repetitions: usize,
 ) -> Result<Samples> {
-    let kubernetes = Kubernetes::default();
+    measure_on(cache, Plan { profile, ..Plan::default() }, arguments, repetitions, MEASURED_WITHIN)
+}
+
+/// The same in a cluster of another plan, with another deadline for each run.
+pub(super) fn measure_on(
+    cache: &Cache,
+    plan: Plan,
+    arguments: &[&str],
+    repetitions: usize,
+    limit: Duration,
+) -> Result<Samples> {
+    let kubernetes = plan.kubernetes;
     ground::prepare(cache, kubernetes)?;
     let programs = cargo::benchmark(cache)?;
     let cluster = Cluster::named(cache, "bench");
     let mut all = Samples::new();
     for _ in 0..repetitions {
         cluster.down()?;
-        cluster.up(Plan { profile, kubernetes, ..Plan::default() })?;
-        let samples = step("measuring", || run_inside(&cluster, &programs, arguments)).inspect_err(|_| {
+        cluster.up(plan)?;
+        let run = || run_inside(&cluster, &programs, arguments, limit);
+        let samples = step("measuring", run).inspect_err(|_| {
             evidence::keep(&cluster, "bench");
             let _ = cluster.down();
         })?;
@@ -47,10 +58,10 @@ pub(super) fn measure(
     Ok(all)
 }
 
-fn run_inside(cluster: &Cluster, programs: &Path, arguments: &[&str]) -> Result<Samples> {
+fn run_inside(cluster: &Cluster, programs: &Path, arguments: &[&str], limit: Duration) -> Result<Samples> {
     let mut measure = cluster.command(programs.join("measure"))?;
     measure.args(arguments).env("S3_CSI_CLUSTER", cluster.dir()).env("S3_CSI_PROGRAMS", programs);
-    let printed = listen(&mut measure, MEASURED_WITHIN, |_| {})?;
+    let printed = listen(&mut measure, limit, say)?;
     let last = printed.lines().last().context("the benchmark printed nothing")?;
     Ok(serde_json::from_str(last)?)
 }

@@ -1,5 +1,6 @@
 //! `cargo xtask bench NAME`: measurements, which neither pass nor fail.
 
+mod chaos;
 mod controller;
 mod data;
 mod figures;
@@ -7,6 +8,7 @@ mod ground;
 mod inside;
 mod mount;
 mod provision;
+mod survive;
 
 use std::path::PathBuf;
 
@@ -25,6 +27,12 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
+    /// The order of the faults and the moments at which they happen (only for `chaos`).
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Begin no other fault after so many minutes (only for `chaos`).
+    #[arg(long, default_value_t = 60)]
+    minutes: u64,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -39,14 +47,20 @@ enum Name {
     Provision,
     /// The mount process, compared with plain requests to the same S3 server.
     Data,
+    /// Readers and writers while mount processes die: pauses, errors, wrong bytes.
+    Survive,
+    /// Kills and stops every part at every moment; counts lost bytes, leftovers and stuck workloads.
+    Chaos,
 }
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
+        Name::Chaos => chaos::measure(cache, wanted.seed, wanted.minutes)?.publish("chaos"),
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
         Name::Data => data::measure(cache, wanted.repetitions, wanted.mount_s3.as_deref())?.publish("data"),
         Name::Mount => mount::measure(cache, wanted.repetitions)?.publish("mount"),
         Name::Provision => provision::measure(cache, wanted.repetitions)?.publish("provision"),
+        Name::Survive => survive::measure(cache, wanted.repetitions)?.publish("survive"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),
     }
 }

@@ -11,7 +11,7 @@ use contract::names::{DRIVER, mountpoint_pod};
 use contract::sharing::{Identity, SharingKey};
 use contract::volume_plan::VolumePlan;
 use controller::flags::Flags;
-use controller::mountpoint_pod::Blueprint;
+use controller::mountpoint_pod::{Blueprint, Served};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
@@ -117,6 +117,7 @@ impl Bench {
         let blueprint = &Blueprint::new(flags, "bench", false);
         let attributes = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
         let volume = &VolumePlan::parse(&attributes, SecretRef::Absent, [""; 0]).unwrap().volume;
+        let served = Served { volume, claim: None };
         let began = Instant::now();
         futures::stream::iter(0..RAW)
             .for_each_concurrent(AT_ONCE, |number| {
@@ -136,7 +137,7 @@ impl Bench {
                         &attachment,
                         &uid,
                         &key,
-                        volume,
+                        served,
                     );
                     let object = MountpointS3PodAttachment::new(&attachment, key.spec());
                     attachments.create(&PostParams::default(), &object).await.unwrap();

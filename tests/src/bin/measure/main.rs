@@ -1,9 +1,11 @@
 //! What `cargo xtask bench` runs inside a cluster: measures, and prints `{"key": [samples]}` on its last line.
 
+mod chaos;
 mod controller;
 mod data;
 mod mount;
 mod provision;
+mod survive;
 
 use std::collections::BTreeMap;
 
@@ -13,12 +15,18 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let samples = match arguments.as_slice() {
+        ["chaos", seed, minutes] => {
+            in_runtime(chaos::measure(seed.parse().unwrap(), minutes.parse().unwrap()))
+        }
         ["controller"] => in_runtime(controller::measure()),
         ["data"] => data::measure(None),
         ["data", folder] => data::measure(Some(folder)),
         ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
         ["provision"] => in_runtime(provision::measure()),
-        _ => panic!("unknown benchmark: use `controller`, `data`, `mount` or `provision`"),
+        ["survive"] => survive::measure(),
+        _ => {
+            panic!("unknown benchmark: use `chaos`, `controller`, `data`, `mount`, `provision` or `survive`")
+        }
     };
     println!("{}", serde_json::to_string(&samples).unwrap());
 }

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mounter::figures::{Code, FILE, Figures, Operation, uptime};
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -107,22 +108,27 @@ fn errors_of_the_server_are_counted_by_their_status() {
 
 #[test]
 fn what_waits_is_known_until_it_does_not_wait_any_more() {
-    let (client, pod, served, relay) = relayed("figures-waiting", &[]);
-    client.put("figures-waiting", "file", b"content").unwrap();
-    let mut file = served.touch("written", |path| File::create(path).unwrap());
-    file = within("writing", LIMIT, move || {
-        file.write_all(b"some").unwrap();
-        file
+    // A process that another test starts would close the file, which publishes it.
+    alone(|| {
+        let (client, pod, served, relay) = relayed("figures-waiting", &[]);
+        client.put("figures-waiting", "file", b"content").unwrap();
+        let mut file = served.touch("written", |path| File::create(path).unwrap());
+        file = within("writing", LIMIT, move || {
+            file.write_all(b"some").unwrap();
+            file
+        });
+        counts(&pod, "an upload", |figures| (figures.uploads, figures.written_bytes) == (1, 4));
+        relay.fall_silent();
+        let path = served.path("file");
+        let reader = thread::spawn(move || within("reading", LIMIT, move || fs::read(path).unwrap()));
+        counts(&pod, "a request waits", |figures| {
+            figures.waiting_since.is_some_and(|since| since <= uptime())
+        });
+        relay.speak();
+        assert_eq!(reader.join().unwrap(), b"content");
+        within("closing", LIMIT, move || drop(file));
+        counts(&pod, "nothing waits", |figures| (figures.uploads, figures.waiting_since) == (0, None));
     });
-    counts(&pod, "an upload", |figures| (figures.uploads, figures.written_bytes) == (1, 4));
-    relay.fall_silent();
-    let path = served.path("file");
-    let reader = thread::spawn(move || within("reading", LIMIT, move || fs::read(path).unwrap()));
-    counts(&pod, "a request waits", |figures| figures.waiting_since.is_some_and(|since| since <= uptime()));
-    relay.speak();
-    assert_eq!(reader.join().unwrap(), b"content");
-    within("closing", LIMIT, move || drop(file));
-    counts(&pod, "nothing waits", |figures| (figures.uploads, figures.waiting_since) == (0, None));
 }
 
 #[test]

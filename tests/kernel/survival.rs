@@ -12,6 +12,7 @@ use mounter::handover::client::{fetch, hand_over};
 use mounter::handover::{MountReply, MountRequest, Purpose};
 use mounter::{ERROR, JOURNAL, SURVIVAL};
 use rustix::io::Errno;
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::killer::{between_requests, kill, while_killing};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
@@ -216,20 +217,31 @@ fn a_file_that_several_programs_write_is_written_on() {
 
 #[test]
 fn a_large_file_whose_bytes_are_lost_is_an_error_and_the_old_one_stays() {
-    let (client, pod, served) = served("survive-large", &["--allow-overwrite"]);
-    client.put("survive-large", "file", b"old").unwrap();
-    for name in ["file", "new"] {
-        let file = served.touch(name, |path| File::create(path)).unwrap();
-        let part = content(12 << 20, 4);
-        let file = within("a write", LIMIT, move || (&file).write_all(&part).map(|()| file)).unwrap();
-        kill(&pod, between_requests);
-        let failed =
-            within("a write", LIMIT, move || (&file).write_all(b"more").and_then(|()| file.sync_all()));
-        assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
-    }
-    assert_eq!(client.get("survive-large", "file").unwrap(), b"old");
-    assert_eq!(served.read("file").unwrap(), b"old");
-    assert_eq!(client.objects("survive-large", "").unwrap(), ["file"], "no part of the new one");
+    // A process that another test starts would close the file, which publishes it.
+    alone(|| {
+        let (client, pod, served) = served("survive-large", &["--allow-overwrite"]);
+        client.put("survive-large", "file", b"old").unwrap();
+        for name in ["file", "new"] {
+            let file = served.touch(name, |path| File::create(path)).unwrap();
+            let part = content(12 << 20, 4);
+            let file = within("a write", LIMIT, move || (&file).write_all(&part).map(|()| file)).unwrap();
+            let journal = pod.comm.path().join(SURVIVAL).join(JOURNAL);
+            let upload = format!("/{name}?uploadId=");
+            eventually("the server has confirmed a part", || {
+                fs::read_to_string(&journal).unwrap().contains(&upload)
+            });
+            kill(&pod, between_requests);
+            let failed =
+                within("a write", LIMIT, move || (&file).write_all(b"more").and_then(|()| file.sync_all()));
+            assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
+        }
+        assert_eq!(client.get("survive-large", "file").unwrap(), b"old");
+        assert_eq!(served.read("file").unwrap(), b"old");
+        assert_eq!(client.objects("survive-large", "").unwrap(), ["file"], "no part of the new one");
+        eventually("no upload is left on the server", || {
+            client.unfinished_uploads("survive-large").unwrap().is_empty()
+        });
+    });
 }
 
 #[test]

@@ -19,13 +19,14 @@ use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
+use crate::abort::Aborting;
 use crate::client::{Client, ClientError, Recipe, Rights, Savings, Seen};
 use crate::credentials::{Source, stamp};
 use crate::diagnose::Route;
 use crate::memory;
 use crate::options::Options;
 use crate::refusal::{self, RequestedBucket};
-use crate::server_timeout::ServerTimeout;
+use crate::telemetry::Telemetry;
 
 /// How often the answer and the diagnosis are checked while both are awaited.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -39,6 +40,7 @@ pub(crate) struct Connected {
     pub(crate) first: S3CrtClient,
     pub(crate) personality: S3Personality,
     pub(crate) region: String,
+    pub(crate) aborting: Aborting,
 }
 
 /// Reads an environment variable.
@@ -51,7 +53,7 @@ pub(crate) fn connect(
     path: &S3Path,
     part_sizes: (usize, usize),
     pool: PagedPool,
-    timeout: &Arc<ServerTimeout>,
+    telemetry: &Arc<Telemetry>,
     found_in: Option<&str>,
     variable: Variable<'_>,
 ) -> Result<Connected, Refused> {
@@ -70,7 +72,7 @@ pub(crate) fn connect(
     let first_reads =
         if options.caches_contents() { 0 } else { memory::for_first_reads(pool.mem_limit(), part_sizes.0) };
     let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
-    let config = config.telemetry_callback(Arc::<ServerTimeout>::clone(timeout));
+    let config = config.telemetry_callback(Arc::<Telemetry>::clone(telemetry));
     let mut redirected = false;
     let until = Instant::now() + S3_ANSWER;
     let profile = options.profile.as_deref();
@@ -105,8 +107,18 @@ pub(crate) fn connect(
                 };
                 let savings = Savings { single_put: !options.library_front, first_reads };
                 let seen = Seen::new(stamp, keys);
-                let client = Client::new(recipe, first.clone(), seen, rights, savings, Arc::clone(timeout));
-                return Ok(Connected { client, first, personality, region });
+                let timeout = Arc::clone(&telemetry.server_timeout);
+                let client = Client::new(recipe, first.clone(), seen, rights, savings, timeout);
+                let aborting = Aborting {
+                    bucket: path.bucket.to_string(),
+                    endpoint,
+                    source,
+                    ca_bundle,
+                    network_interfaces: options.bind.clone().unwrap_or_default(),
+                    headers: headers(options),
+                    event_loops: first.event_loop_group(),
+                };
+                return Ok(Connected { client, first, personality, region, aborting });
             }
             Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
                 right,
@@ -191,6 +203,14 @@ fn client_config(
         config = config.tls_config(tls);
     }
     Ok(config)
+}
+
+/// Of requests that the S3 client does not make.
+fn headers(options: &Options) -> Vec<(&'static str, String)> {
+    let payer = options.requester_pays.then(|| ("x-amz-request-payer", "requester".to_owned()));
+    let owner = options.expected_bucket_owner.clone().map(|owner| ("x-amz-expected-bucket-owner", owner));
+    let agent = Some(("User-Agent", user_agent(options).build()));
+    [agent, payer, owner].into_iter().flatten().collect()
 }
 
 /// For the server's logs: the driver's prefix, then this program.

@@ -1,5 +1,6 @@
 //! `s3-csi-mountpoint`: the mount process. Serves one bucket on the FUSE descriptor that it was started with.
 
+mod abort;
 mod attach;
 mod cache;
 mod changes;
@@ -17,6 +18,7 @@ mod listings;
 mod logging;
 mod memory;
 mod meter;
+mod multipart;
 mod numbers;
 mod opening;
 mod options;
@@ -28,6 +30,7 @@ mod renewal;
 mod scoped;
 mod server_timeout;
 mod takeover;
+mod telemetry;
 mod upload;
 mod uploads;
 

@@ -22,10 +22,12 @@ use crate::fuse::{Finish, FuseFilesystem, OpenFiles, Repetitions, Spools, Storag
 use crate::inodes::Inodes;
 use crate::journal::{Begin, Journal};
 use crate::memory;
+use crate::multipart::Unfinished;
 use crate::numbers::Numbers;
 use crate::options::{Options, UploadChecksums};
 use crate::outdated::KNOWN_FOR;
 use crate::server_timeout::ServerTimeout;
+use crate::telemetry::Telemetry;
 
 /// How often unused buffers are returned to the system.
 const RETURN_BUFFERS_EVERY: Duration = Duration::from_mins(1);
@@ -83,10 +85,15 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
         .build();
     let part_sizes = (parts.read_size_bytes, parts.write_size_bytes);
     let timeout = ServerTimeout::new(options.server_timeout()).map_err(cannot_serve)?;
+    let unfinished_uploads = Unfinished(Arc::clone(&journal));
+    let telemetry = Arc::new(Telemetry { server_timeout: Arc::clone(&timeout), unfinished_uploads });
     let found_in = known.map(|known| known.begin.region.as_str());
-    let Connected { client, first, personality, region } =
-        connect(options, &path, part_sizes, pool.clone(), &timeout, found_in, variable)?;
+    let Connected { client, first, personality, region, aborting } =
+        connect(options, &path, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
     refuse_append(options, &path, personality)?;
+    if let Some(known) = known.filter(|known| !known.uploads.is_empty()) {
+        aborting.begin(known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
+    }
 
     let config = filesystem_config(options, personality);
     let superblock =

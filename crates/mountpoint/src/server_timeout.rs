@@ -10,13 +10,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error::ObjectClientError;
 use mountpoint_s3_client::types::ObjectClientResult;
-use mountpoint_s3_client::{OnTelemetry, S3RequestError};
 use mountpoint_s3_crt::s3::client::RequestMetrics;
 use thiserror::Error;
-
-use crate::meter::METER;
 
 /// What the S3 client returns for a request.
 pub(crate) type Answer<T, E> = ObjectClientResult<T, E, S3RequestError>;
@@ -122,10 +120,9 @@ impl ServerTimeout {
     }
 }
 
-impl OnTelemetry for ServerTimeout {
-    /// The client calls this after each attempt at a request.
-    fn on_telemetry(&self, attempt: &RequestMetrics) {
-        METER.attempted(attempt);
+impl ServerTimeout {
+    /// An attempt at a request has ended.
+    pub(crate) fn attempted(&self, attempt: &RequestMetrics) {
         if attempt.is_canceled() {
             return;
         }

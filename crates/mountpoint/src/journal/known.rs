@@ -1,6 +1,6 @@
 //! What the kernel knows of a mount, as the journal says.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::record::{Access, Begin, Node, Open, PublishedObject, Record};
 
@@ -11,6 +11,8 @@ pub(crate) struct Known {
     pub(crate) handles: BTreeMap<u64, Handle>,
     /// How often a request that the kernel sent again was begun, by its number.
     pub(crate) retries: HashMap<u64, u32>,
+    /// Multipart uploads that have begun on the server and not ended.
+    pub(crate) uploads: BTreeSet<String>,
     pub(crate) highest_inode: u64,
     pub(crate) highest_handle: u64,
 }
@@ -74,6 +76,8 @@ impl Known {
                 self.handles.remove(&handle);
             }
             Record::Retried(unique) => *self.retries.entry(unique).or_default() += 1,
+            Record::UploadBegun(upload) => _ = self.uploads.insert(upload),
+            Record::UploadEnded(upload) => _ = self.uploads.remove(&upload),
             Record::Left => self.retries.clear(),
         }
     }
@@ -86,7 +90,7 @@ impl Known {
 
     /// The fewest that lead to the same. Each is a copy, because a copy of everything might not fit into the memory.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
-        let Self { begin, nodes, handles, retries, highest_inode, highest_handle } = self;
+        let Self { begin, nodes, handles, retries, uploads, highest_inode, highest_handle } = self;
         let highest = Record::Highest { inode: *highest_inode, handle: *highest_handle };
         let first = [Record::Begin(begin.clone()), highest];
         // The last of those with the same name has it.
@@ -104,7 +108,8 @@ impl Known {
         let retries = retries
             .iter()
             .flat_map(|(unique, times)| std::iter::repeat_n(Record::Retried(*unique), *times as usize));
-        first.into_iter().chain(nodes).chain(handles).chain(retries)
+        let uploads = uploads.iter().cloned().map(Record::UploadBegun);
+        first.into_iter().chain(nodes).chain(handles).chain(retries).chain(uploads)
     }
 }
 

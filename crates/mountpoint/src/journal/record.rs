@@ -53,6 +53,10 @@ pub(crate) enum Record {
     /// A request that the kernel sent again, because a predecessor had died with it, was begun.
     #[serde(rename = "A")]
     Retried(u64),
+    /// A multipart upload has begun on the server: its path, with its id.
+    UploadBegun(String),
+    /// It was completed or aborted.
+    UploadEnded(String),
     /// The process has left the mount to another one: what the kernel sends again has killed nothing.
     Left,
 }

@@ -54,6 +54,9 @@ fn story() -> Vec<Record> {
         Record::Renamed(2, "a".into(), 1, "c".into()),
         Record::Retried(88),
         Record::Retried(88),
+        Record::UploadBegun("/b/k?uploadId=1".into()),
+        Record::UploadBegun("/b/k?uploadId=2".into()),
+        Record::UploadEnded("/b/k?uploadId=1".into()),
         // Another client has replaced a file that is open.
         Record::Inode(11, node(1, "replaced")),
         Record::Inode(12, Node { is_local: true, ..node(1, "replaced") }),
@@ -83,6 +86,7 @@ fn what_the_kernel_knows_follows_from_the_records() {
     let is_stale = |ino: u64| known.nodes.get(ino).unwrap().is_stale;
     assert!(is_stale(11) && !is_stale(12) && !is_stale(13) && !is_stale(14));
     assert_eq!(known.retries[&88], 2);
+    assert_eq!(known.uploads, ["/b/k?uploadId=2".to_owned()].into());
     assert_eq!(known.nodes.children(2).map(|(ino, _)| ino).collect::<Vec<_>>(), [4]);
 }
 

@@ -11,7 +11,7 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client};
-use service::follow;
+use service::follow::{self, Selection};
 use tokio::sync::{OnceCell, watch};
 
 /// Limit of a single request, so that an API server that hangs cannot use up a publish's time.
@@ -38,10 +38,11 @@ impl NodeCache {
         let here = format!("spec.nodeName={node}");
         let (attachments, writer) = reflector::store();
         let api = Api::<MountpointS3PodAttachment>::all(client.clone());
-        let stream = follow::follow(api, Some(here.clone()));
+        let stream = follow::follow(api, Selection::of_fields(here.clone()));
         tokio::spawn(drive(stream.default_backoff().reflect(writer), Arc::clone(&counter)));
         let (pods, writer) = reflector::store();
-        let stream = follow::follow(Api::<SlimPod>::namespaced(client.clone(), namespace), Some(here));
+        let stream =
+            follow::follow(Api::<SlimPod>::namespaced(client.clone(), namespace), Selection::of_fields(here));
         tokio::spawn(drive(stream.default_backoff().reflect(writer), counter));
         // Waited for in one place, because a store wakes only the last of its waiters.
         let (done, synced) = watch::channel(false);

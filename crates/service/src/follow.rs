@@ -27,12 +27,25 @@ const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5
 /// Of a version that the API server does not remember any more.
 const GONE: u16 = 410;
 
+/// Which objects are followed: those that match both selectors.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    pub fields: Option<String>,
+    pub labels: Option<String>,
+}
+
+impl Selection {
+    pub fn of_fields(fields: String) -> Self {
+        Self { fields: Some(fields), labels: None }
+    }
+}
+
 /// Begins with all there is, and goes on with what changes. After an error it goes on, too: add a backoff.
-pub fn follow<K>(api: Api<K>, fields: Option<String>) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+pub fn follow<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    stream::unfold(Follower { api, fields, state: State::Begin }, |mut follower| async {
+    stream::unfold(Follower { api, selection, state: State::Begin }, |mut follower| async {
         let event = follower.next().await;
         Some((event, follower))
     })
@@ -40,8 +53,7 @@ where
 
 struct Follower<K> {
     api: Api<K>,
-    /// Which objects: a field selector.
-    fields: Option<String>,
+    selection: Selection,
     state: State<K>,
 }
 
@@ -61,7 +73,7 @@ where
         loop {
             match &mut self.state {
                 State::Begin => {
-                    self.state = State::Listing(Box::new(Objects::of(&self.api, self.fields.as_deref())));
+                    self.state = State::Listing(Box::new(Objects::of(&self.api, &self.selection)));
                     return Ok(Event::Init);
                 }
                 State::Listing(objects) => match objects.next().await {
@@ -78,9 +90,13 @@ where
                     Err(error) => return self.begin_again(watcher::Error::InitialListFailed(error)),
                 },
                 State::Known(version) => {
-                    let params =
-                        WatchParams { field_selector: self.fields.clone(), ..WatchParams::default() }
-                            .timeout(WATCH_SECONDS);
+                    let Selection { fields, labels } = self.selection.clone();
+                    let params = WatchParams {
+                        field_selector: fields,
+                        label_selector: labels,
+                        ..WatchParams::default()
+                    }
+                    .timeout(WATCH_SECONDS);
                     match in_time(self.api.watch(&params, version)).await {
                         Ok(events) => self.state = State::Watching(std::mem::take(version), events.boxed()),
                         Err(Error::Api(status)) if status.code == GONE => {
@@ -156,15 +172,15 @@ struct Rest {
 }
 
 impl<K: Resource + DeserializeOwned> Objects<K> {
-    /// `fields` is a field selector.
-    pub fn of(api: &Api<K>, fields: Option<&str>) -> Self
+    pub fn of(api: &Api<K>, selection: &Selection) -> Self
     where
         K: Clone,
     {
+        let Selection { fields, labels } = selection.clone();
         Self {
             client: api.clone().into_client(),
             request: Request::new(api.resource_url()),
-            params: ListParams { field_selector: fields.map(str::to_owned), ..ListParams::default() }
+            params: ListParams { field_selector: fields, label_selector: labels, ..ListParams::default() }
                 .limit(PAGE),
             page: None,
             version: String::new(),

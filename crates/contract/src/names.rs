@@ -19,7 +19,17 @@ pub mod label {
     pub const VOLUME_NAME: &str = super::annotation::VOLUME_NAME;
     /// In bytes.
     pub const LONGEST_VALUE: usize = 63;
+
+    /// Of a workload for which room is reserved: its own UID, which its headroom pods follow to its node.
+    pub const HEADROOM_FOR_WORKLOAD: &str = "s3.csi.scality.com/headroom-for-workload";
+    /// Of a headroom pod: the UID of the workload that it reserves room for.
+    pub const HEADROOM_FOR_POD: &str = "s3.csi.scality.com/headroom-for-pod";
+    /// Of a headroom pod: the volume, where its name is short enough.
+    pub const HEADROOM_FOR_VOLUME: &str = super::annotation::HEADROOM_FOR_VOLUME;
 }
+
+/// The scheduling gate with which a workload asks for room for its Mountpoint Pods.
+pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
 
 /// Annotations of Mountpoint Pods.
 pub mod annotation {
@@ -45,12 +55,21 @@ pub mod annotation {
     pub const EARLY_MOUNT: &str = "s3.csi.scality.com/early-mount";
     /// What it was made of, as long as it is warm: after an upgrade, pods made of anything else are replaced.
     pub const WARM_SHAPE: &str = "s3.csi.scality.com/warm-shape";
+    /// Of a headroom pod: the volume that it reserves room for.
+    pub const HEADROOM_FOR_VOLUME: &str = "s3.csi.scality.com/headroom-for-volume";
+    /// Of a headroom pod: `NAMESPACE/NAME` of its workload, by which the workload can be read.
+    pub const HEADROOM_FOR: &str = "s3.csi.scality.com/headroom-for";
 }
 
 /// `mp-<sha224>` of the workload that a Mountpoint Pod is created for.
 pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
     let hash = Sha224::new().chain_update(workload_uid).chain_update(volume_name).finalize();
     format!("mp-{}", base16ct::lower::encode_string(&hash))
+}
+
+/// `hr-<sha224>` of the workload and the volume that a headroom pod reserves room for.
+pub fn headroom_pod(workload_uid: &str, volume_name: &str) -> String {
+    mountpoint_pod(workload_uid, volume_name).replacen("mp-", "hr-", 1)
 }
 
 /// The name of a Mountpoint Pod that is created for no workload yet. It cannot be derived from the workload that will claim
@@ -109,6 +128,12 @@ mod tests {
             mountpoint_pod("a4509011-bd2a-4f37-b1b0-05d715087852", "test-vol"),
             "mp-55f7d2331f3149f00d62d7af839d4cee895e1c68a2f0d96ffd359f79"
         );
+    }
+
+    #[test]
+    fn a_headroom_pod_is_named_like_the_mountpoint_pod_that_follows_it() {
+        let name = headroom_pod("a4509011-bd2a-4f37-b1b0-05d715087852", "test-vol");
+        assert_eq!(name, "hr-55f7d2331f3149f00d62d7af839d4cee895e1c68a2f0d96ffd359f79");
     }
 
     #[test]

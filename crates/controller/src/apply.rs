@@ -1,4 +1,6 @@
-//! Steps become writes to attachments and Mountpoint Pods here, and nowhere else.
+//! Steps become writes to attachments, Mountpoint Pods and workloads here, and nowhere else.
+
+mod room;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
@@ -16,6 +18,7 @@ use thiserror::Error;
 use crate::live_read::API_ANSWER;
 use crate::mountpoint_pod::{Blueprint, Served};
 use crate::observed::{Attachment, MountpointPod};
+use crate::reserved_room::{HeadroomPod, Seeker};
 use crate::step::Step;
 
 /// Why a step did not happen. What to do about it follows from the kind.
@@ -40,6 +43,8 @@ pub enum Applied {
     Attachment(Box<Attachment>),
     AttachmentDeleted(String),
     Pod(Box<MountpointPod>),
+    Seeker(Box<Seeker>),
+    HeadroomPod(Box<HeadroomPod>),
     PodDeleted { name: String, uid: String },
     Nothing,
 }
@@ -127,9 +132,12 @@ impl Writer {
                 }
                 Ok(Applied::AttachmentDeleted(name.clone()))
             }
-            Step::CreatePod { name, attachment, workload_uid } => {
+            Step::CreatePod { name, attachment, workload_uid, preempts } => {
                 let (key, served) = served.ok_or(StepError::NoVolume { step: step.name() })?;
-                let pod = self.blueprint.build(name, attachment, workload_uid, key, served);
+                let mut pod = self.blueprint.build(name, attachment, workload_uid, key, served);
+                if *preempts {
+                    pod = self.blueprint.preempting(pod);
+                }
                 match self.create(&pod).await {
                     Ok(pod) => Ok(found(&pod)),
                     Err(kube::Error::Api(status)) if status.is_already_exists() => {
@@ -181,6 +189,11 @@ impl Writer {
                     outcome => outcome.map_err(failed),
                 }
             }
+            Step::LabelWorkload { .. }
+            | Step::UnlabelWorkload { .. }
+            | Step::RemoveGate { .. }
+            | Step::CreateHeadroomPod { .. }
+            | Step::DeleteHeadroomPod { .. } => self.write_room(step).await,
             Step::SetCondition { attachment: name, condition } => {
                 let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
                 let params = PatchParams::default();

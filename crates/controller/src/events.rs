@@ -24,6 +24,7 @@ pub enum Reason {
     MountpointPodStartFailed,
     MountpointPodFailed,
     MountpointPodReplaced,
+    HeadroomPodRejected,
     ServiceAccountMissing,
     PodIdentityDisabled,
 }

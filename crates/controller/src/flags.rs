@@ -47,6 +47,23 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_priority_class_name: String,
 
+    /// Priority class of Mountpoint Pods for which room was reserved, and which preempt what keeps it. Room is reserved if
+    /// this and the class of headroom pods are set.
+    #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_preempting_priority_class_name: String,
+
+    /// Priority class of headroom pods, which reserve room for Mountpoint Pods of workloads that ask for it.
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", default_value = "")]
+    pub mountpoint_headroom_priority_class_name: String,
+
+    /// Image of headroom pods, whose own program waits; that of Mountpoint Pods if empty.
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE", default_value = "")]
+    pub headroom_image: String,
+
+    /// Pull policy of that image.
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
+    pub headroom_image_pull_policy: String,
+
     /// More labels for Mountpoint Pods, as a JSON object.
     #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = texts)]
     pub mountpoint_pod_labels: Texts,
@@ -136,6 +153,15 @@ pub struct Flags {
 
     #[command(flatten)]
     pub logs: LogFlags,
+}
+
+impl Flags {
+    /// Whether room is reserved for the Mountpoint Pods of workloads that ask for it.
+    pub fn reserves_room(&self) -> bool {
+        let classes =
+            [&self.mountpoint_preempting_priority_class_name, &self.mountpoint_headroom_priority_class_name];
+        classes.into_iter().all(|class| !class.is_empty())
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

@@ -21,6 +21,7 @@ pub mod observed;
 pub mod provision;
 pub mod queues;
 pub mod reconcile;
+pub mod reserved_room;
 pub mod resources;
 pub mod run;
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Live reads, where a decision must not rely on a cache, which may be outdated.
 
+mod room;
+
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::time::Duration;
@@ -8,7 +10,7 @@ use contract::attachment::MountpointS3PodAttachment;
 use contract::slim::SlimPod;
 use kube::api::ListParams;
 use kube::{Api, Client};
-use service::follow::Objects;
+use service::follow::{Objects, Selection};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
@@ -60,9 +62,9 @@ impl Reader {
         }
         if unplaced {
             // The names of workloads that left before this process started are unknown: list all pods of the node.
-            let node = format!("spec.nodeName={}", view.key.node);
+            let node = Selection::of_fields(format!("spec.nodeName={}", view.key.node));
             let _permit = self.workloads.acquire().await.expect("the semaphore is never closed");
-            let mut pods = Objects::of(&Api::<SlimPod>::all(self.client.clone()), Some(&node));
+            let mut pods = Objects::of(&Api::<SlimPod>::all(self.client.clone()), &node);
             while let Some(pod) = read("the node's pods", pods.next()).await? {
                 alive.extend(Workload::of(&pod).filter(Workload::is_alive).map(|found| found.uid));
             }

@@ -1,5 +1,6 @@
 //! What a Mountpoint Pod looks like. Built of typed structs: a misspelt field does not compile.
 
+mod headroom;
 mod shape;
 mod warm;
 
@@ -22,6 +23,7 @@ use k8s_openapi::apimachinery::pkg::api::resource as k8s_quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::flags::Flags;
+pub use headroom::Reservation;
 use shape::Shape;
 
 /// The user of a Mountpoint Pod, and the group that node and pod share its folders through.
@@ -101,10 +103,7 @@ impl Blueprint {
             node_selector: Some([("kubernetes.io/os".to_owned(), "linux".to_owned())].into()),
             priority_class_name: Some(self.flags.mountpoint_priority_class_name.clone()),
             restart_policy: Some("OnFailure".to_owned()),
-            security_context: Some(PodSecurityContext {
-                fs_group: (!self.assigns_users).then_some(USER),
-                ..PodSecurityContext::default()
-            }),
+            security_context: Some(self.pod_security()),
             service_account_name: shape.service_account.clone(),
             termination_grace_period_seconds: Some(GRACE_SECONDS),
             // Wherever a workload may run, its volume must follow.
@@ -142,6 +141,13 @@ impl Blueprint {
             all.push((volume, mount("custom-ca-cert", AUTHORITY_IN_POD, Some(true))));
         }
         all.into_iter().unzip()
+    }
+
+    fn pod_security(&self) -> PodSecurityContext {
+        PodSecurityContext {
+            fs_group: (!self.assigns_users).then_some(USER),
+            ..PodSecurityContext::default()
+        }
     }
 
     fn container_security(&self) -> SecurityContext {

@@ -6,7 +6,7 @@ use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::authentication::SecretRef;
 use contract::mountpoint_pod::EarlyMount;
 pub use contract::mountpoint_pod::{MountpointPod, Phase, StartFailure};
-use contract::names::DRIVER;
+use contract::names::{DRIVER, label};
 use contract::slim::{SlimPod, version};
 use contract::volume::VolumeError;
 use contract::volume_plan::VolumePlan;
@@ -35,12 +35,20 @@ pub struct Workload {
     pub terminating: bool,
     /// A container of it runs, perhaps an init container while the phase is still Pending.
     pub busy: bool,
+    /// Headroom pods were created for its Mountpoint Pods, which may preempt them.
+    pub has_reserved_room: bool,
     pub created: Option<Time>,
 }
 
 impl Workload {
     /// Nothing for a pod that cannot be one: not scheduled, or without claims.
     pub fn of(pod: &SlimPod) -> Option<Self> {
+        Self::scheduled_or_not(pod)
+            .filter(|workload| !workload.node.is_empty() && !workload.claims.is_empty())
+    }
+
+    /// With an empty node, if it is not scheduled.
+    pub fn scheduled_or_not(pod: &SlimPod) -> Option<Self> {
         let name = pod.name_any();
         let claims: Vec<String> = pod
             .spec
@@ -54,17 +62,16 @@ impl Workload {
             })
             .take(MOST_CLAIMS)
             .collect();
-        let node = pod.spec.node_name.clone().filter(|node| !node.is_empty())?;
-        if claims.is_empty() {
-            return None;
-        }
+        let uid = pod.metadata.uid.clone()?;
         let fs_group = pod.spec.security_context.as_ref().and_then(|context| context.fs_group);
         let account = pod.spec.service_account_name.clone().filter(|account| !account.is_empty());
         Some(Self {
-            uid: pod.metadata.uid.clone()?,
+            // A copied label is of another workload.
+            has_reserved_room: pod.labels().get(label::HEADROOM_FOR_WORKLOAD) == Some(&uid),
+            uid,
             namespace: pod.namespace()?,
             name,
-            node,
+            node: pod.spec.node_name.clone().unwrap_or_default(),
             fs_group: fs_group.map(|group| group.to_string()).unwrap_or_default(),
             service_account: account.unwrap_or_else(|| "default".to_owned()),
             claims,

@@ -1,5 +1,6 @@
 //! One key at a time: gather what is known, confirm by live reads where a cache is not enough, decide, write, report.
 
+mod reserved_room;
 mod warm;
 
 use std::sync::Arc;
@@ -80,6 +81,7 @@ impl Reconciler {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.unnamed_pod(name).await,
             Key::Headroom(node) => self.headroom(node).await,
+            Key::ReservedRoom(uid) => self.reserved_room(uid).await,
             Key::Role(uid) => self.role(uid).await,
             Key::Claim(namespace, name) => match &self.provisioner {
                 Some(provisioner) => Ok(provisioner.claim(namespace, name).await),
@@ -139,6 +141,7 @@ impl Reconciler {
             driver_version: version.to_owned(),
             attachments: view.attachments.clone(),
             waiting: waiting.iter().map(|workload| workload.uid.clone()).collect(),
+            with_reserved_room: self.with_reserved_room(&waiting),
             detached,
             gone,
             ending: ending.map(|workload| workload.uid.clone()).collect(),
@@ -312,6 +315,8 @@ impl Reconciler {
                 Applied::Attachment(attachment) => world.set_attachment(*attachment),
                 Applied::AttachmentDeleted(name) => world.remove_attachment(&name),
                 Applied::Pod(pod) => world.set_pod(*pod),
+                Applied::Seeker(seeker) => world.set_seeker(*seeker),
+                Applied::HeadroomPod(pod) => world.set_headroom_pod(*pod),
                 Applied::PodDeleted { name, uid } => world.mark_deleted(&name, &uid),
                 Applied::Nothing => Vec::new(),
             }

@@ -99,6 +99,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let (per_node, in_cluster) = (flags.warm_mountpoint_pods, flags.most_warm_mountpoint_pods);
     caches.world.lock().warm = WarmPods::new(per_node, in_cluster, blueprint.warm_shape());
+    caches.world.lock().room.is_on = flags.reserves_room();
     let reconciler = Arc::new(Reconciler {
         reader: Reader::new(&client, &flags.mountpoint_namespace),
         world: Arc::clone(&caches.world),

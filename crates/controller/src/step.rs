@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
 use contract::mountpoint_pod::EarlyMount;
 use contract::sharing::SharingKey;
+use contract::volume::Volume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use strum::IntoStaticStr;
 
@@ -14,7 +15,10 @@ use strum::IntoStaticStr;
 #[strum(serialize_all = "snake_case")]
 pub enum Step {
     /// Fails if there is one of this name, which is how a race for a key ends.
-    CreateAttachment { name: String, spec: Box<AttachmentSpec> },
+    CreateAttachment {
+        name: String,
+        spec: Box<AttachmentSpec>,
+    },
     /// Changes entries of Mountpoint Pods, `None` removing one; fails if anything else was written since.
     UpdateAttachment {
         name: String,
@@ -22,11 +26,24 @@ pub enum Step {
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
     },
     /// Fails if it is another object of that name, or was written since.
-    DeleteAttachment { name: String, uid: String, resource_version: u64 },
-    /// An existing pod of this name that was created for the same attachment is as good.
-    CreatePod { name: String, attachment: String, workload_uid: String },
+    DeleteAttachment {
+        name: String,
+        uid: String,
+        resource_version: u64,
+    },
+    /// An existing pod of this name that was created for the same attachment is as good. `preempts` if room was reserved for
+    /// it, which it takes.
+    CreatePod {
+        name: String,
+        attachment: String,
+        workload_uid: String,
+        preempts: bool,
+    },
     /// A pod that is kept ready on the node for a volume to come.
-    CreateWarmPod { name: String, node: String },
+    CreateWarmPod {
+        name: String,
+        node: String,
+    },
     /// Makes a warm pod that of an attachment; fails if anything else was written to it since.
     ClaimPod {
         name: String,
@@ -36,13 +53,58 @@ pub enum Step {
         early_mount: Option<EarlyMount>,
     },
     /// Fails if anything was written to it since: it may have been claimed. `by_force` as below.
-    DeleteWarmPod { name: String, uid: String, resource_version: u64, by_force: bool },
+    DeleteWarmPod {
+        name: String,
+        uid: String,
+        resource_version: u64,
+        by_force: bool,
+    },
     /// Asks the node to unmount; the pod then ends by itself.
-    MarkUnmount { name: String, uid: String },
+    MarkUnmount {
+        name: String,
+        uid: String,
+    },
     /// `by_force` when there is no node left to do it in order.
-    DeletePod { name: String, uid: String, by_force: bool },
+    DeletePod {
+        name: String,
+        uid: String,
+        by_force: bool,
+    },
+    /// Lets headroom pods follow the workload to its node; fails if it is another pod of that name. So do the next two.
+    LabelWorkload {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
+    UnlabelWorkload {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
+    /// Lets the scheduler place the workload, as far as we are concerned.
+    RemoveGate {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
+    /// Keeps room for the Mountpoint Pod that the workload's volume will need. One that exists is as good.
+    CreateHeadroomPod {
+        name: String,
+        workload_uid: String,
+        workload_namespace: String,
+        workload_name: String,
+        volume_name: String,
+        volume: Box<Volume>,
+    },
+    DeleteHeadroomPod {
+        name: String,
+        uid: String,
+    },
     /// Reports what is wrong with an attachment, or that it no longer is.
-    SetCondition { attachment: String, condition: Box<Condition> },
+    SetCondition {
+        attachment: String,
+        condition: Box<Condition>,
+    },
 }
 
 impl Step {
@@ -76,7 +138,7 @@ impl Step {
             Self::DeleteAttachment { name, .. } => {
                 tracing::info!(attachment = name, node, volume_id, "attachment deleted")
             }
-            Self::CreatePod { name, attachment, workload_uid: pod_uid } => {
+            Self::CreatePod { name, attachment, workload_uid: pod_uid, .. } => {
                 tracing::info!(mountpoint_pod = name, attachment, pod_uid, node, volume_id, "pod created");
             }
             Self::CreateWarmPod { name, node } => {
@@ -98,6 +160,21 @@ impl Step {
             }
             Self::DeletePod { name, by_force, .. } => {
                 tracing::info!(mountpoint_pod = name, node, volume_id, by_force, "pod deleted");
+            }
+            Self::LabelWorkload { namespace, name, uid: pod_uid } => {
+                tracing::info!(namespace, name, pod_uid, "workload labelled for its headroom pods");
+            }
+            Self::UnlabelWorkload { namespace, name, uid: pod_uid } => {
+                tracing::info!(namespace, name, pod_uid, "label for headroom pods removed from workload");
+            }
+            Self::RemoveGate { namespace, name, uid: pod_uid } => {
+                tracing::info!(namespace, name, pod_uid, "scheduling gate removed");
+            }
+            Self::CreateHeadroomPod { name, workload_uid: pod_uid, volume_name, .. } => {
+                tracing::info!(headroom_pod = name, pod_uid, volume_name, "headroom pod created");
+            }
+            Self::DeleteHeadroomPod { name, .. } => {
+                tracing::info!(headroom_pod = name, "headroom pod deleted");
             }
             Self::SetCondition { attachment, condition } => {
                 tracing::info!(attachment, reason = condition.reason, "condition changed");

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use contract::attachment::MountpointS3PodAttachment;
+use contract::names::label;
 use contract::slim::SlimPod;
 use futures::{Stream, StreamExt as _};
 use kube::core::DeserializeGuard;
@@ -13,7 +14,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
-use service::follow;
+use service::follow::{self, Selection};
 use tokio::sync::oneshot;
 
 use crate::flags::{Flags, Provisioning};
@@ -22,6 +23,7 @@ use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 use crate::provision::claims::cache::ProvisionCache;
 use crate::provision::claims::claim::Claim;
 use crate::queues::{Sink, send};
+use crate::reserved_room::{HeadroomPod, Seeker};
 use crate::slim::{SlimClaim, SlimNode, SlimVolume};
 use crate::world::World;
 
@@ -149,6 +151,9 @@ impl Kind for MountpointPods {
     type Object = SlimPod;
     const NAME: &'static str = "mountpoint_pods";
     fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
+        if let Some(pod) = HeadroomPod::of(&pod) {
+            return caches.world.lock().set_headroom_pod(pod);
+        }
         MountpointPod::of(&pod).map(|pod| caches.world.lock().set_pod(pod)).unwrap_or_default()
     }
     fn id(pod: &SlimPod) -> String {
@@ -158,7 +163,49 @@ impl Kind for MountpointPods {
         caches.world.lock().remove_pod(name)
     }
     fn ids(caches: &Caches) -> Vec<String> {
-        caches.world.lock().pods.keys().cloned().collect()
+        let world = caches.world.lock();
+        world.pods.keys().chain(world.room.pod_names()).cloned().collect()
+    }
+}
+
+/// Pods that ask for room, as long as they are not scheduled.
+struct GatedWorkloads;
+impl Kind for GatedWorkloads {
+    type Object = SlimPod;
+    const NAME: &'static str = "gated_workloads";
+    fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
+        match Seeker::of(&pod).filter(|seeker| seeker.is_gated) {
+            Some(seeker) => caches.world.lock().set_gated(seeker),
+            None => Self::remove(caches, &Self::id(&pod)),
+        }
+    }
+    fn id(pod: &SlimPod) -> String {
+        pod.uid().unwrap_or_default()
+    }
+    fn remove(caches: &Caches, uid: &str) -> Vec<Key> {
+        caches.world.lock().remove_gated(uid)
+    }
+    fn ids(caches: &Caches) -> Vec<String> {
+        caches.world.lock().room.gated.keys().cloned().collect()
+    }
+}
+
+/// Pods for which room was reserved, until the label is removed; finished ones, too.
+struct LabelledWorkloads;
+impl Kind for LabelledWorkloads {
+    type Object = SlimPod;
+    const NAME: &'static str = "labelled_workloads";
+    fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
+        Seeker::of(&pod).map(|seeker| caches.world.lock().set_labelled(seeker)).unwrap_or_default()
+    }
+    fn id(pod: &SlimPod) -> String {
+        pod.uid().unwrap_or_default()
+    }
+    fn remove(caches: &Caches, uid: &str) -> Vec<Key> {
+        caches.world.lock().remove_labelled(uid)
+    }
+    fn ids(caches: &Caches) -> Vec<String> {
+        caches.world.lock().room.labelled.keys().cloned().collect()
     }
 }
 
@@ -196,21 +243,35 @@ pub async fn start(client: &Client, flags: &Flags, caches: &Caches, sink: &Sink)
         "spec.nodeName!=,metadata.namespace!={mountpoint_namespace},status.phase!=Succeeded,status.phase!=Failed"
     );
     let mut filled = vec![
-        follow::<Workloads>(Api::all(client.clone()), Some(workloads), caches, sink),
-        follow::<Volumes>(Api::all(client.clone()), None, caches, sink),
-        follow::<Attachments>(Api::all(client.clone()), None, caches, sink),
-        follow::<MountpointPods>(Api::namespaced(client.clone(), mountpoint_namespace), None, caches, sink),
-        follow::<Nodes>(Api::all(client.clone()), None, caches, sink),
+        follow::<Workloads>(Api::all(client.clone()), Selection::of_fields(workloads), caches, sink),
+        follow::<Volumes>(Api::all(client.clone()), Selection::default(), caches, sink),
+        follow::<Attachments>(Api::all(client.clone()), Selection::default(), caches, sink),
+        follow::<MountpointPods>(
+            Api::namespaced(client.clone(), mountpoint_namespace),
+            Selection::default(),
+            caches,
+            sink,
+        ),
+        follow::<Nodes>(Api::all(client.clone()), Selection::default(), caches, sink),
     ];
     if flags.provisioning == Provisioning::On {
-        filled.push(follow::<Claims>(Api::all(client.clone()), None, caches, sink));
+        filled.push(follow::<Claims>(Api::all(client.clone()), Selection::default(), caches, sink));
+    }
+    if flags.reserves_room() {
+        // No selector knows gates. A pod without a node is rarely there for long, unless it is gated.
+        let unscheduled =
+            Selection::of_fields(format!("spec.nodeName=,metadata.namespace!={mountpoint_namespace}"));
+        filled.push(follow::<GatedWorkloads>(Api::all(client.clone()), unscheduled, caches, sink));
+        let labelled = Some(label::HEADROOM_FOR_WORKLOAD.to_owned());
+        let labelled = Selection { fields: None, labels: labelled };
+        filled.push(follow::<LabelledWorkloads>(Api::all(client.clone()), labelled, caches, sink));
     }
     futures::future::join_all(filled).await;
 }
 
 fn follow<K: Kind + 'static>(
     api: Api<K::Object>,
-    fields: Option<String>,
+    selection: Selection,
     caches: &Caches,
     sink: &Sink,
 ) -> oneshot::Receiver<()>
@@ -219,7 +280,7 @@ where
 {
     let (filled, is_filled) = oneshot::channel();
     // The back-off keeps a missing right or a missing definition from becoming a storm of requests.
-    let events = follow::follow(api, fields).default_backoff();
+    let events = follow::follow(api, selection).default_backoff();
     tokio::spawn(absorb::<K>(events, caches.clone(), Arc::clone(sink), filled));
     is_filled
 }

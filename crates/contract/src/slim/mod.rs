@@ -32,6 +32,13 @@ pub struct SlimPodSpec {
     pub service_account_name: Option<String>,
     pub security_context: Option<SlimSecurityContext>,
     pub volumes: Vec<SlimPodVolume>,
+    pub scheduling_gates: Vec<SlimGate>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct SlimGate {
+    pub name: String,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

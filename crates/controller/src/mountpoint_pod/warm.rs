@@ -18,7 +18,7 @@ use super::shape::Shape;
 use super::{Blueprint, ClaimName};
 
 /// As long as it is warm, a cluster autoscaler may remove its node without asking.
-const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
+pub(super) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 impl Blueprint {
     pub fn build_warm(&self, name: &str, node: &str) -> Pod {

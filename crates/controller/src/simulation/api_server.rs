@@ -119,7 +119,7 @@ impl Server {
 
     fn apply_to_pod(&mut self, step: Step) -> bool {
         match step {
-            Step::CreatePod { name, attachment, workload_uid } => {
+            Step::CreatePod { name, attachment, workload_uid, .. } => {
                 if let Some(pod) = self.pods.get(&name) {
                     return pod.attachment.as_ref() == Some(&attachment) && !pod.is_ending();
                 }

@@ -50,6 +50,7 @@ impl Server {
             driver_version: self.driver.to_string(),
             attachments,
             waiting: waiting.map(|(uid, _)| uid.clone()).collect(),
+            with_reserved_room: BTreeSet::new(),
             detached,
             gone,
             ending: BTreeSet::new(),

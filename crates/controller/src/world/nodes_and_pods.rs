@@ -21,8 +21,9 @@ impl World {
         if let Some(attachment) = &pod.attachment {
             self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
         }
+        let crowded = if pod.is_unschedulable() { self.rooms_of_pod(&name) } else { Vec::new() };
         self.pods.insert(name.clone(), pod);
-        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).collect()
+        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).chain(crowded).collect()
     }
 
     /// It was deleted; until the watch shows that, it must not be deleted again.
@@ -30,10 +31,14 @@ impl World {
         if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == uid) {
             pod.terminating = true;
         }
+        self.room.mark_deleted(name, uid);
         Vec::new()
     }
 
     pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
+        if let Some(key) = self.room.remove_pod(name) {
+            return vec![key];
+        }
         let keys = self.keys_of_pod(name);
         let Some(pod) = self.forget_pod(name) else { return Vec::new() };
         self.unindex_warm(&pod);
@@ -97,7 +102,8 @@ impl World {
         let bereft = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
         let asking = self.demand.iter().filter(|(_, demand)| demand.contains(&Demand::Role));
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
-        let all = groups.chain(bereft).chain(pods).chain(roles).chain(self.headroom_keys());
+        let all =
+            groups.chain(bereft).chain(pods).chain(roles).chain(self.headroom_keys()).chain(self.room.keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use contract::sharing::SharingKey;
 
+use super::reserved_room::SoughtRoom;
 use super::warm_pods::WarmPods;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
@@ -34,6 +35,7 @@ pub struct World {
     /// it is not the leader, and without leader election.
     pub sole_writer_from: Option<Instant>,
     pub warm: WarmPods,
+    pub room: SoughtRoom,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
     /// Nodes on which a decision under way moves a mount to this version.

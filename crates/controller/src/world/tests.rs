@@ -21,6 +21,7 @@ pub(super) fn workload(uid: &str) -> Workload {
         phase: Phase::Pending,
         terminating: false,
         busy: false,
+        has_reserved_room: false,
         created: None,
     }
 }

@@ -1,0 +1,124 @@
+//! Workloads that ask for room, and headroom pods, parsed.
+
+use contract::names::{HEADROOM_GATE, annotation, label};
+use contract::slim::{SlimPod, version};
+use kube::ResourceExt as _;
+
+use crate::observed::{Phase, Workload};
+use crate::step::Step;
+
+/// A pod that asks for room for its Mountpoint Pods, or for which some was reserved. It need not be scheduled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeker {
+    pub workload: Workload,
+    pub resource_version: u64,
+    /// The scheduler waits until its gate is removed.
+    pub is_gated: bool,
+    pub is_labelled: bool,
+}
+
+impl Seeker {
+    /// Nothing for a pod that has neither the gate nor the label.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let is_gated = pod.spec.scheduling_gates.iter().any(|gate| gate.name == HEADROOM_GATE);
+        let is_labelled = pod.labels().contains_key(label::HEADROOM_FOR_WORKLOAD);
+        let workload = Workload::scheduled_or_not(pod)?;
+        let resource_version = version(&pod.metadata);
+        (is_gated || is_labelled).then_some(Self { workload, resource_version, is_gated, is_labelled })
+    }
+
+    pub fn label(&self) -> Step {
+        let (namespace, name, uid) = self.place();
+        Step::LabelWorkload { namespace, name, uid }
+    }
+
+    pub fn unlabel(&self) -> Step {
+        let (namespace, name, uid) = self.place();
+        Step::UnlabelWorkload { namespace, name, uid }
+    }
+
+    pub fn remove_gate(&self) -> Step {
+        let (namespace, name, uid) = self.place();
+        Step::RemoveGate { namespace, name, uid }
+    }
+
+    fn place(&self) -> (String, String, String) {
+        let Workload { namespace, name, uid, .. } = self.workload.clone();
+        (namespace, name, uid)
+    }
+}
+
+/// A pod that keeps room on the node of a workload until the Mountpoint Pod of one of its volumes takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeadroomPod {
+    pub name: String,
+    pub uid: String,
+    pub resource_version: u64,
+    pub workload_uid: String,
+    /// Namespace and name of the workload.
+    pub workload: Option<(String, String)>,
+    pub volume_name: String,
+    pub terminating: bool,
+    pub has_ended: bool,
+}
+
+impl HeadroomPod {
+    /// Nothing for any other pod.
+    pub fn of(pod: &SlimPod) -> Option<Self> {
+        let workload_uid = pod.labels().get(label::HEADROOM_FOR_POD)?.clone();
+        let annotation = |name| pod.annotations().get(name);
+        let workload = annotation(annotation::HEADROOM_FOR).and_then(|place| place.split_once('/'));
+        Some(Self {
+            name: pod.name_any(),
+            uid: pod.metadata.uid.clone()?,
+            resource_version: version(&pod.metadata),
+            workload_uid,
+            workload: workload.map(|(namespace, name)| (namespace.to_owned(), name.to_owned())),
+            volume_name: annotation(annotation::HEADROOM_FOR_VOLUME).cloned().unwrap_or_default(),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
+            has_ended: matches!(Phase::of(&pod.status), Phase::Succeeded | Phase::Failed),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn seeker(labels: &Value, gates: &Value) -> Option<Seeker> {
+        let pod = json!({
+            "metadata": {"name": "w", "namespace": "ns", "uid": "u", "resourceVersion": "7", "labels": labels},
+            "spec": {"schedulingGates": gates, "containers": []},
+        });
+        Seeker::of(&serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_workload_asks_with_the_gate_and_is_remembered_by_the_label() {
+        let other = json!([{"name": "example.com/other"}]);
+        assert_eq!(seeker(&json!({}), &other), None);
+        let asks =
+            seeker(&json!({}), &json!([{"name": "example.com/other"}, {"name": HEADROOM_GATE}])).unwrap();
+        assert!(asks.is_gated && !asks.is_labelled && asks.workload.claims.is_empty());
+        let has = seeker(&json!({label::HEADROOM_FOR_WORKLOAD: "u"}), &other).unwrap();
+        assert!(!has.is_gated && has.is_labelled && has.workload.has_reserved_room);
+        let foreign = seeker(&json!({label::HEADROOM_FOR_WORKLOAD: "another"}), &json!([])).unwrap();
+        assert!(!foreign.workload.has_reserved_room, "the label was copied from another pod");
+    }
+
+    #[test]
+    fn a_headroom_pod_says_what_it_is_for() {
+        let pod = json!({
+            "metadata": {
+                "name": "hr-1", "uid": "h", "labels": {label::HEADROOM_FOR_POD: "u"},
+                "annotations": {annotation::HEADROOM_FOR: "ns/w", annotation::HEADROOM_FOR_VOLUME: "pv"},
+            },
+            "status": {"phase": "Failed"},
+        });
+        let pod = HeadroomPod::of(&serde_json::from_value(pod).unwrap()).unwrap();
+        assert_eq!((pod.workload_uid.as_str(), pod.volume_name.as_str()), ("u", "pv"));
+        assert_eq!(pod.workload, Some(("ns".to_owned(), "w".to_owned())));
+        assert!(pod.has_ended && !pod.terminating);
+    }
+}

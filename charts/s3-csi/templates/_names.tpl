@@ -179,7 +179,23 @@ capabilities:
   mountPropagation: HostToContainer
 {{- end }}
 
+{{- define "s3-csi.reservesHeadroom" -}}
+{{- if or .Values.mountpointPod.reserveHeadroom .Values.experimental.reserveHeadroomForMountpointPods }}yes{{ end }}
+{{- end }}
+
 {{- /* Kubernetes' own priority classes exist already, and other pods use them too. */}}
 {{- define "s3-csi.makesPriorityClass" -}}
 {{- if not (hasPrefix "system-" .Values.mountpointPod.priorityClassName) }}yes{{ end }}
+{{- end }}
+
+{{- /* The classes that only Mountpoint Pods may have, as a list in JSON; nothing if there are none. */}}
+{{- define "s3-csi.reservedPriorityClasses" -}}
+{{- $pod := .Values.mountpointPod }}
+{{- $names := list }}
+{{- range list $pod.priorityClassName (ternary $pod.preemptingPriorityClassName "" (not (empty (include "s3-csi.reservesHeadroom" $)))) }}
+{{- if and . (not (hasPrefix "system-" .)) }}
+{{- $names = append $names . }}
+{{- end }}
+{{- end }}
+{{- if $names }}{{ toJson $names }}{{ end }}
 {{- end }}

@@ -19,6 +19,7 @@ mod node_mounts;
 mod node_moves;
 mod pages;
 mod policies;
+mod reserved_room;
 mod rights;
 mod server;
 mod upgrade;

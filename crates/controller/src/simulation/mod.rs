@@ -3,6 +3,7 @@
 
 mod api_server;
 mod decisions;
+mod reserved_room;
 
 use std::collections::BTreeSet;
 

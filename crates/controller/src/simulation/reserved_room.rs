@@ -1,0 +1,296 @@
+//! Reserved room in random histories: controllers that decide on outdated caches and stop after any step, workloads that start,
+//! end and are deleted at any moment. Every gate is removed in the end, and no headroom pod outlives its workload's need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use contract::authentication::SecretRef;
+use contract::names::headroom_pod;
+use contract::volume::Volume;
+use contract::volume_plan::VolumePlan;
+use proptest::prelude::*;
+
+use crate::observed::{Phase, Workload};
+use crate::reserved_room::{HeadroomPod, ReservedRoom, Seeker};
+use crate::step::Step;
+
+/// What can happen.
+#[derive(Clone, Debug)]
+enum Event {
+    Arrive {
+        volumes: usize,
+        bound: bool,
+    },
+    Bind {
+        workload: usize,
+    },
+    Start {
+        workload: usize,
+    },
+    End {
+        workload: usize,
+    },
+    IsDeleted {
+        workload: usize,
+    },
+    IsRemoved {
+        workload: usize,
+    },
+    /// By the scheduler, or by hand.
+    PodIsRemoved {
+        pod: usize,
+    },
+    PodEnds {
+        pod: usize,
+    },
+    /// Whether headroom pods of volume 1 are refused.
+    Quota {
+        refuses: bool,
+    },
+    /// A controller decides with a cache of `age` events ago, and stops after `steps` steps.
+    Reconcile {
+        workload: usize,
+        age: usize,
+        steps: usize,
+    },
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let index = 0..6_usize;
+    let of = |make: fn(usize) -> Event| index.clone().prop_map(make);
+    prop_oneof![
+        3 => (0..3_usize, any::<bool>()).prop_map(|(volumes, bound)| Event::Arrive { volumes, bound }),
+        2 => of(|workload| Event::Bind { workload }),
+        2 => of(|workload| Event::Start { workload }),
+        1 => of(|workload| Event::End { workload }),
+        1 => of(|workload| Event::IsDeleted { workload }),
+        2 => of(|workload| Event::IsRemoved { workload }),
+        2 => of(|pod| Event::PodIsRemoved { pod }),
+        1 => of(|pod| Event::PodEnds { pod }),
+        1 => any::<bool>().prop_map(|refuses| Event::Quota { refuses }),
+        10 => (index.clone(), 0..6_usize, 0..5_usize)
+            .prop_map(|(workload, age, steps)| Event::Reconcile { workload, age, steps }),
+    ]
+}
+
+/// The API server, as far as decisions can tell.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Server {
+    version: u64,
+    /// Each with the number of its volumes, and whether all of its claims are bound.
+    workloads: BTreeMap<String, (Seeker, usize, bool)>,
+    pods: BTreeMap<String, HeadroomPod>,
+    refuses: bool,
+}
+
+impl Server {
+    fn next(&mut self) -> u64 {
+        self.version += 1;
+        self.version
+    }
+
+    fn happen(&mut self, event: &Event, history: &[Self]) {
+        let uid = |server: &Self, index: usize| server.workloads.keys().nth(index).cloned();
+        let pod = |server: &Self, index: usize| server.pods.keys().nth(index).cloned();
+        match event {
+            Event::Arrive { volumes, bound } => {
+                let uid = format!("w{}", self.next());
+                self.workloads.insert(uid.clone(), (seeker(&uid), *volumes, *bound));
+            }
+            Event::Bind { workload } => {
+                if let Some(uid) = uid(self, *workload) {
+                    self.workloads.get_mut(&uid).unwrap().2 = true;
+                }
+            }
+            Event::Start { workload } => self.advance(*workload, Phase::Pending, Phase::Running),
+            Event::End { workload } => self.advance(*workload, Phase::Running, Phase::Succeeded),
+            Event::IsDeleted { workload } => {
+                if let Some(uid) = uid(self, *workload) {
+                    self.workloads.get_mut(&uid).unwrap().0.workload.terminating = true;
+                }
+            }
+            Event::IsRemoved { workload } => {
+                drop(uid(self, *workload).and_then(|it| self.workloads.remove(&it)))
+            }
+            Event::PodIsRemoved { pod: index } => {
+                drop(pod(self, *index).and_then(|it| self.pods.remove(&it)))
+            }
+            Event::PodEnds { pod: index } => {
+                if let Some(name) = pod(self, *index) {
+                    self.pods.get_mut(&name).unwrap().has_ended = true;
+                }
+            }
+            Event::Quota { refuses } => self.refuses = *refuses,
+            Event::Reconcile { workload, age, steps } => {
+                let old = &history[history.len() - 1 - age.min(&(history.len() - 1))];
+                if let Some(uid) = old.uids().into_iter().nth(*workload) {
+                    self.reconcile(&uid, old, *steps);
+                }
+            }
+        }
+    }
+
+    /// The scheduler places no gated workload, so that it cannot start.
+    fn advance(&mut self, index: usize, from: Phase, to: Phase) {
+        let placed = self.workloads.values_mut().map(|(seeker, ..)| seeker);
+        let mut placed = placed.filter(|seeker| !seeker.is_gated && seeker.workload.phase == from);
+        if let Some(seeker) = placed.nth(index) {
+            seeker.workload.phase = to;
+        }
+    }
+
+    fn uids(&self) -> BTreeSet<String> {
+        let of_pods = self.pods.values().map(|pod| pod.workload_uid.clone());
+        self.workloads.keys().cloned().chain(of_pods).collect()
+    }
+
+    /// Decides as remembered by `old`, with live reads where the real one reads live.
+    fn reconcile(&mut self, uid: &str, old: &Self, limit: usize) {
+        let mut room = old.room(uid);
+        if room.seeker.is_none() {
+            room.seeker = self.workloads.get(uid).map(|(seeker, ..)| seeker.clone());
+            if room.seeker.as_ref().is_some_and(|seeker| seeker.is_gated) {
+                return;
+            }
+        }
+        let mut left = limit;
+        'again: loop {
+            for step in room.decide() {
+                if left == 0 {
+                    return;
+                }
+                left -= 1;
+                if let Step::CreateHeadroomPod { volume_name, .. } = &step
+                    && self.refuses
+                    && volume_name == "v1"
+                {
+                    room.refused.insert(volume_name.clone());
+                    continue 'again;
+                }
+                if !self.apply(&step) {
+                    return;
+                }
+            }
+            return;
+        }
+    }
+
+    fn room(&self, uid: &str) -> ReservedRoom {
+        let found = self.workloads.get(uid);
+        let volumes = found.map_or(0, |(_, volumes, bound)| if *bound { *volumes } else { 0 });
+        ReservedRoom {
+            is_on: true,
+            seeker: found.map(|(seeker, ..)| seeker.clone()),
+            volumes: (0..volumes).map(|number| (format!("v{number}"), volume())).collect(),
+            awaits_claims: found.is_some_and(|(_, _, bound)| !bound),
+            refused: BTreeSet::new(),
+            crowded: BTreeSet::new(),
+            pods: self.pods.values().filter(|pod| pod.workload_uid == uid).cloned().collect(),
+        }
+    }
+
+    /// As the API server would take it; `false` for a conflict.
+    fn apply(&mut self, step: &Step) -> bool {
+        match step {
+            Step::LabelWorkload { uid, .. } => self.change(uid, |seeker| seeker.is_labelled = true),
+            Step::UnlabelWorkload { uid, .. } => self.change(uid, |seeker| seeker.is_labelled = false),
+            Step::RemoveGate { uid, .. } => {
+                assert!(self.workloads.get(uid).is_none_or(|(_, _, bound)| *bound), "{uid} awaits claims");
+                self.change(uid, |seeker| seeker.is_gated = false);
+            }
+            Step::CreateHeadroomPod { name, workload_uid, volume_name, .. } => {
+                if let Some(found) = self.pods.get(name) {
+                    return !found.terminating;
+                }
+                let resource_version = self.next();
+                let made = HeadroomPod {
+                    name: name.clone(),
+                    uid: format!("h{resource_version}"),
+                    resource_version,
+                    workload_uid: workload_uid.clone(),
+                    workload: Some(("ns".into(), workload_uid.clone())),
+                    volume_name: volume_name.clone(),
+                    terminating: false,
+                    has_ended: false,
+                };
+                self.pods.insert(name.clone(), made);
+            }
+            Step::DeleteHeadroomPod { name, uid } => {
+                self.pods.retain(|found, pod| found != name || pod.uid != *uid);
+            }
+            other => unreachable!("{other:?} reserves no room"),
+        }
+        true
+    }
+
+    fn change(&mut self, uid: &str, change: impl FnOnce(&mut Seeker)) {
+        if let Some((seeker, ..)) = self.workloads.get_mut(uid) {
+            change(seeker);
+        }
+    }
+
+    /// One look at everything, with today's knowledge and nothing cut off.
+    fn pass(&mut self) {
+        for uid in self.uids() {
+            let now = self.clone();
+            self.reconcile(&uid, &now, usize::MAX);
+        }
+    }
+
+    fn check_settled(&self) {
+        let waits = |seeker: &Seeker| seeker.workload.awaits_volumes();
+        for (uid, (seeker, ..)) in &self.workloads {
+            assert!(!waits(seeker) || !seeker.is_gated, "{uid} is still gated: {self:#?}");
+            assert!(waits(seeker) || !seeker.is_labelled, "{uid} is still labelled: {self:#?}");
+        }
+        for pod in self.pods.values() {
+            let owner = self.workloads.get(&pod.workload_uid);
+            assert!(owner.is_some_and(|(seeker, ..)| waits(seeker)), "{} is left: {self:#?}", pod.name);
+            assert_eq!(pod.name, headroom_pod(&pod.workload_uid, &pod.volume_name));
+        }
+    }
+}
+
+fn seeker(uid: &str) -> Seeker {
+    let workload = Workload {
+        uid: uid.into(),
+        namespace: "ns".into(),
+        name: uid.into(),
+        node: String::new(),
+        fs_group: String::new(),
+        service_account: "sa".into(),
+        claims: vec![],
+        phase: Phase::Pending,
+        terminating: false,
+        busy: false,
+        has_reserved_room: false,
+        created: None,
+    };
+    Seeker { workload, resource_version: 1, is_gated: true, is_labelled: false }
+}
+
+fn volume() -> Volume {
+    let attributes = [("bucketName".to_owned(), "bucket".to_owned())].into();
+    VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_gate_and_no_headroom_pod_stays(events in proptest::collection::vec(event(), 1..50)) {
+        let mut server = Server::default();
+        let mut history = vec![server.clone()];
+        for event in &events {
+            server.happen(event, &history);
+            history.push(server.clone());
+        }
+        for (_, _, bound) in server.workloads.values_mut() {
+            *bound = true;
+        }
+        server.pass();
+        server.check_settled();
+        let settled = server.clone();
+        server.pass();
+        prop_assert_eq!(server, settled, "nothing is left to do");
+    }
+}

@@ -1,6 +1,6 @@
 //! What a Mountpoint Pod looks like. Built of typed structs: a misspelt field does not compile.
 
-mod headroom;
+pub mod headroom;
 mod shape;
 mod warm;
 
@@ -23,7 +23,6 @@ use k8s_openapi::apimachinery::pkg::api::resource as k8s_quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::flags::Flags;
-pub use headroom::Reservation;
 use shape::Shape;
 
 /// The user of a Mountpoint Pod, and the group that node and pod share its folders through.

@@ -7,7 +7,7 @@ use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::{Applied, StepError, Writer, classify};
-use crate::mountpoint_pod::Reservation;
+use crate::mountpoint_pod::headroom::Reservation;
 use crate::reserved_room::{HeadroomPod, Seeker};
 use crate::step::Step;
 

@@ -7,6 +7,7 @@ mod detached;
 mod headroom;
 mod nodes_and_pods;
 mod reserved_room;
+mod sought_room;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -17,7 +18,7 @@ mod workloads;
 pub use detached::Detached;
 #[cfg(test)]
 pub(crate) use detached::served_by;
-pub use reserved_room::SoughtRoom;
+pub use sought_room::SoughtRoom;
 pub use state::World;
 pub use view::View;
 pub use warm_pods::WarmPods;

@@ -36,7 +36,7 @@ impl World {
     }
 
     pub fn remove_pod(&mut self, name: &str) -> Vec<Key> {
-        if let Some(key) = self.room.remove_pod(name) {
+        if let Some(key) = self.remove_headroom_pod(name) {
             return vec![key];
         }
         let keys = self.keys_of_pod(name);

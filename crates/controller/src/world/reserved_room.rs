@@ -1,7 +1,8 @@
-//! Workloads that ask for room, and the headroom pods that keep it.
+//! Workloads that ask for room, and the headroom pods that keep it, in the world.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
+use contract::volume::Volume;
 use contract::volume_plan::VolumePlan;
 
 use super::state::{Claim, World, remove_from};
@@ -9,87 +10,24 @@ use crate::key::Key;
 use crate::observed::S3Volume;
 use crate::reserved_room::{HeadroomPod, ReservedRoom, Seeker};
 
-/// What the watches have shown of them. Without reserved room, there are only headroom pods from before it was turned off.
-#[derive(Debug, Default)]
-pub struct SoughtRoom {
-    /// Whether the installation reserves room.
-    pub is_on: bool,
-    /// Workloads that wait for their gate to be removed, by UID.
-    pub gated: HashMap<String, Seeker>,
-    /// Those with the label, by UID; most of the gated ones soon are.
-    pub labelled: HashMap<String, Seeker>,
-    pods: BTreeMap<String, HeadroomPod>,
-    pods_by_workload: HashMap<String, BTreeSet<String>>,
-    gated_by_claim: HashMap<Claim, BTreeSet<String>>,
-}
-
-impl SoughtRoom {
-    pub fn pod_names(&self) -> impl Iterator<Item = &String> {
-        self.pods.keys()
-    }
-
-    /// Everything there is to look at.
-    pub(super) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        let uids = self.gated.keys().chain(self.labelled.keys()).chain(self.pods_by_workload.keys());
-        uids.cloned().map(Key::ReservedRoom)
-    }
-
-    /// Those of these workloads that have headroom pods.
-    pub(super) fn keys_of<'a>(&self, uids: impl Iterator<Item = &'a str>) -> Vec<Key> {
-        let with_room = uids.filter(|uid| self.pods_by_workload.contains_key(*uid));
-        with_room.map(|uid| Key::ReservedRoom(uid.to_owned())).collect()
-    }
-
-    /// The workloads that wait for this claim.
-    pub(super) fn keys_of_claim(&self, claim: &Claim) -> Vec<Key> {
-        let waiting = self.gated_by_claim.get(claim).into_iter().flatten();
-        waiting.cloned().map(Key::ReservedRoom).collect()
-    }
-
-    pub(super) fn mark_deleted(&mut self, name: &str, uid: &str) {
-        if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == uid) {
-            pod.terminating = true;
-        }
-    }
-
-    pub(super) fn remove_pod(&mut self, name: &str) -> Option<Key> {
-        let pod = self.pods.remove(name)?;
-        remove_from(&mut self.pods_by_workload, &pod.workload_uid, name);
-        Some(Key::ReservedRoom(pod.workload_uid))
-    }
-
-    /// As the last of the two watches has shown it.
-    fn seeker(&self, uid: &str) -> Option<&Seeker> {
-        let both = self.gated.get(uid).into_iter().chain(self.labelled.get(uid));
-        both.max_by_key(|seeker| seeker.resource_version)
-    }
-
-    fn is_old(&self, seeker: &Seeker) -> bool {
-        let known = self.seeker(&seeker.workload.uid);
-        known.is_some_and(|known| known.resource_version > seeker.resource_version)
-    }
-
-    fn forget_gated(&mut self, uid: &str) -> Option<Seeker> {
-        let seeker = self.gated.remove(uid)?;
-        for claim in claims_of(&seeker) {
-            remove_from(&mut self.gated_by_claim, &claim, uid);
-        }
-        Some(seeker)
-    }
-}
-
 fn claims_of(seeker: &Seeker) -> impl Iterator<Item = Claim> + '_ {
     let namespace = &seeker.workload.namespace;
     seeker.workload.claims.iter().map(|claim| (namespace.clone(), claim.clone()))
 }
 
 impl World {
+    pub(super) fn remove_headroom_pod(&mut self, name: &str) -> Option<Key> {
+        let pod = self.room.pods.remove(name)?;
+        remove_from(&mut self.room.pods_by_workload, &pod.workload_uid, name);
+        Some(Key::ReservedRoom(pod.workload_uid))
+    }
+
     pub fn set_gated(&mut self, seeker: Seeker) -> Vec<Key> {
         let uid = seeker.workload.uid.clone();
         if self.room.is_old(&seeker) || self.room.gated.get(&uid) == Some(&seeker) {
             return Vec::new();
         }
-        self.room.forget_gated(&uid);
+        self.remove_gated(&uid);
         for claim in claims_of(&seeker) {
             self.room.gated_by_claim.entry(claim).or_default().insert(uid.clone());
         }
@@ -98,7 +36,11 @@ impl World {
     }
 
     pub fn remove_gated(&mut self, uid: &str) -> Vec<Key> {
-        self.room.forget_gated(uid).map(|_| Key::ReservedRoom(uid.to_owned())).into_iter().collect()
+        let Some(seeker) = self.room.gated.remove(uid) else { return Vec::new() };
+        for claim in claims_of(&seeker) {
+            remove_from(&mut self.room.gated_by_claim, &claim, uid);
+        }
+        vec![Key::ReservedRoom(uid.to_owned())]
     }
 
     pub fn set_labelled(&mut self, seeker: Seeker) -> Vec<Key> {
@@ -136,7 +78,7 @@ impl World {
             return Vec::new();
         }
         let uid = pod.workload_uid.clone();
-        self.room.remove_pod(&pod.name);
+        self.remove_headroom_pod(&pod.name);
         self.room.pods_by_workload.entry(uid.clone()).or_default().insert(pod.name.clone());
         self.room.pods.insert(pod.name.clone(), pod);
         vec![Key::ReservedRoom(uid)]
@@ -186,7 +128,106 @@ impl World {
     }
 }
 
-fn usable(volume: &S3Volume) -> Option<(String, contract::volume::Volume)> {
+fn usable(volume: &S3Volume) -> Option<(String, Volume)> {
     let VolumePlan { volume: parsed, .. } = volume.plan().ok()?;
     Some((volume.name.clone(), parsed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observed::{MountpointPod, Phase, StartFailure, Workload};
+    use crate::world::tests::{attachment, mountpoint_pod, volume, workload};
+
+    fn gated(version: u64) -> Seeker {
+        let workload = Workload { node: String::new(), ..workload("w") };
+        Seeker { workload, resource_version: version, is_gated: true, is_labelled: false }
+    }
+
+    fn headroom(volume: &str) -> HeadroomPod {
+        HeadroomPod {
+            name: format!("hr-{volume}"),
+            uid: format!("hr-{volume}"),
+            resource_version: 1,
+            workload_uid: "w".into(),
+            workload: Some(("ns".into(), "pod-w".into())),
+            volume_name: volume.into(),
+            terminating: false,
+            has_ended: false,
+        }
+    }
+
+    fn key() -> Vec<Key> {
+        vec![Key::ReservedRoom("w".into())]
+    }
+
+    fn world() -> World {
+        let mut world = World::default();
+        world.room.is_on = true;
+        world
+    }
+
+    #[test]
+    fn a_bound_volume_wakes_the_workload_that_waits_for_it() {
+        let mut world = world();
+        assert_eq!(world.set_gated(gated(1)), key());
+        let (room, unknown) = world.reserved_room("w");
+        assert_eq!((room.volumes.len(), unknown), (0, vec![("ns".to_owned(), "c".to_owned())]));
+        let mut volume = volume("", "driver");
+        volume.attributes.insert("bucketName".into(), "bucket".into());
+        assert_eq!(world.set_volume(volume), key());
+        let (room, unknown) = world.reserved_room("w");
+        assert_eq!((room.volumes.len(), unknown.len()), (1, 0));
+        world.remove_gated("w");
+        assert!(world.room.gated_by_claim.is_empty() && world.all_keys().is_empty());
+    }
+
+    #[test]
+    fn an_invalid_volume_is_left_out_and_not_waited_for() {
+        let mut world = world();
+        world.set_gated(gated(1));
+        world.set_volume(volume("", "driver"));
+        let (room, unknown) = world.reserved_room("w");
+        assert_eq!((room.volumes.len(), unknown.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_watch_that_is_ahead_counts() {
+        let mut world = world();
+        let labelled = Seeker { is_labelled: true, ..gated(2) };
+        world.set_gated(gated(1));
+        world.set_seeker(labelled);
+        assert_eq!(world.set_gated(gated(1)), [], "old news");
+        assert!(world.reserved_room("w").0.seeker.unwrap().is_labelled);
+        world.set_seeker(Seeker { is_gated: false, is_labelled: true, ..gated(3) });
+        assert!(world.room.gated.is_empty() && world.room.labelled.contains_key("w"));
+    }
+
+    #[test]
+    fn headroom_pods_are_looked_at_until_they_are_gone() {
+        let mut world = world();
+        assert_eq!(world.set_headroom_pod(headroom("pv")), key());
+        assert_eq!(world.set_headroom_pod(headroom("pv")), []);
+        assert_eq!(world.all_keys(), key(), "a later leader looks at it, too");
+        world.mark_deleted("hr-pv", "hr-pv");
+        assert!(world.reserved_room("w").0.pods[0].terminating);
+        assert_eq!(world.remove_pod("hr-pv"), key());
+        assert_eq!(world.all_keys(), []);
+    }
+
+    #[test]
+    fn a_mountpoint_pod_without_room_wakes_the_workload_whose_headroom_pod_has_it() {
+        let mut world = world();
+        world.set_headroom_pod(headroom("pv"));
+        world.set_attachment(attachment(1, "", "mp", &["w"]));
+        let failure = StartFailure { reason: "Unschedulable".into(), message: "full".into() };
+        let waiting = MountpointPod {
+            phase: Phase::Pending,
+            node: None,
+            start_failure: Some(failure),
+            ..mountpoint_pod("mp", "a", "w")
+        };
+        assert!(world.set_pod(waiting).contains(&key()[0]));
+        assert_eq!(world.reserved_room("w").0.crowded, BTreeSet::from(["pv".to_owned()]));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use contract::sharing::SharingKey;
 
-use super::reserved_room::SoughtRoom;
+use super::sought_room::SoughtRoom;
 use super::warm_pods::WarmPods;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 

@@ -30,6 +30,7 @@ async fn what_would_hurt_is_denied() {
         ("list", "", "secrets", MOUNTPOINT_NAMESPACE),
         ("create", "", "pods", "default"),
         ("delete", "", "pods", "default"),
+        ("patch", "", "pods", "default"),
         ("create", "", "pods/exec", MOUNTPOINT_NAMESPACE),
         ("update", "", "nodes", ""),
         ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),

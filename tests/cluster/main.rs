@@ -20,6 +20,7 @@ mod pods;
 mod precedence;
 mod provision;
 mod refusals;
+mod reserved_room;
 mod restarts;
 mod semantics;
 mod top;

@@ -4,7 +4,8 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
-use s3_csi_tests::mountpoint_pod::{MountpointPod, Served, bucket, eventually};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::relay::Relay;
 use xtask::s3::{ALICE, Client};
 
 pub(crate) fn served(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served) {
@@ -12,6 +13,16 @@ pub(crate) fn served(name: &str, arguments: &[&str]) -> (Client, MountpointPod, 
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, name, arguments);
     (client, pod, served)
+}
+
+/// The same through a relay, at which the requests can be counted and stopped.
+pub(crate) fn relayed(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served, Relay) {
+    let client = bucket(ALICE, name);
+    let relay = Relay::to(Some("s3.test:80"));
+    let pod = MountpointPod::start();
+    let request = with(pod.request(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
+    let served = pod.mount(&request).unwrap();
+    (client, pod, served, relay)
 }
 
 #[test]

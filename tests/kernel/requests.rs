@@ -9,21 +9,12 @@ use std::time::Duration;
 
 use s3_csi_tests::alone::alone;
 use s3_csi_tests::faulty::{Fault, Faulty};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
-use xtask::s3::{ALICE, Client};
+use xtask::s3::ALICE;
 
-use crate::files::served;
-
-fn relayed(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served, Relay) {
-    let client = bucket(ALICE, name);
-    let relay = Relay::to(Some("s3.test:80"));
-    let pod = MountpointPod::start();
-    let request = with(pod.request(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
-    let served = pod.mount(&request).unwrap();
-    (client, pod, served, relay)
-}
+use crate::files::{relayed, served};
 
 /// The methods of the requests that this takes, sorted.
 fn methods(relay: &Relay, act: impl FnOnce()) -> Vec<String> {

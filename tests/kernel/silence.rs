@@ -10,22 +10,14 @@ use std::thread;
 use rustix::io::Errno;
 use s3_csi_tests::alone::alone;
 use s3_csi_tests::faulty::{Fault, Faulty};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
-use s3_csi_tests::relay::Relay;
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::within;
-use xtask::s3::{ALICE, Client};
+use xtask::s3::ALICE;
+
+use crate::files::relayed;
 
 /// The client itself notices after 30 s that nothing moves on a connection; the rest is for a busy machine.
 const NOTICED_WITHIN: std::time::Duration = LIMIT.saturating_mul(3);
-
-fn relayed(name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served, Relay) {
-    let client = bucket(ALICE, name);
-    let relay = Relay::to(Some("s3.test:80"));
-    let pod = MountpointPod::start();
-    let request = with(pod.request(ALICE, name, arguments), "AWS_ENDPOINT_URL", &relay.url());
-    let served = pod.mount(&request).unwrap();
-    (client, pod, served, relay)
-}
 
 /// How many requests of this mount have no answer yet.
 fn waiting(device: u64) -> usize {

@@ -58,9 +58,9 @@ async fn mounts_move_to_the_new_version_one_after_the_other_on_a_node() {
 
 #[tokio::test]
 async fn mounts_stay_in_their_pods_if_the_administrator_wants_it() {
-    let mut running = controller::none().await;
+    let _running = controller::none().await;
     let stage = Stage::set("not-upgraded").await;
-    *running = Some(Controller::start(&stage.here.client, &["--move-on-upgrade=false"]).await);
+    let _controller = Controller::start(&stage.here.client, &["--move-on-upgrade=false"]).await;
     let (workload, pod) = served(&stage, "data").await;
     make_outdated(&stage, &pod).await;
     stage.acted().await;

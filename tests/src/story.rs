@@ -157,7 +157,9 @@ impl Story {
             let on_it: Vec<&Event> =
                 all.iter().filter(|event| event.involved_object.name.as_deref() == Some(pod)).collect();
             let is_it = |event: &&Event| {
-                let young = event.last_timestamp.as_ref().is_some_and(|at| at.0 > since);
+                // The driver's own Events have only the latter.
+                let last = event.last_timestamp.as_ref().map(|at| at.0);
+                let young = last.or(event.event_time.as_ref().map(|at| at.0)).is_some_and(|at| at > since);
                 young && event.message.as_ref().is_some_and(|message| message.contains(words))
             };
             Seen::some(on_it.iter().copied().find(is_it).map(drop), format!("{on_it:?}"))

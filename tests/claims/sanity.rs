@@ -11,7 +11,7 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::{MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE};
 use s3_csi_tests::claims::Tenant;
-use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::controller::{self, Controller, LEASE};
 use s3_csi_tests::mountpoint_pod::MountpointPod;
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::sanity;
@@ -21,7 +21,6 @@ use xtask::s3::ALICE;
 const NODE: &str = "sanity";
 const WORKLOAD: &str = "0b8de1f7-5d0e-4b43-8f4c-3b1c2f0d9a77";
 const VOLUME: &str = "volume";
-const LEASE: &str = "s3-csi-controller";
 /// The node waits for an attachment much longer.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 

@@ -9,11 +9,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use xtask::command::run;
 use xtask::s3::{ALICE, ENDPOINT};
 
 use crate::account::{API_SERVER, Account, CONTROLLER, RELEASE_NAMESPACE, install};
+use crate::cluster;
 use crate::memory_limit::MemoryLimit;
 use crate::program::{Program, probe};
+
+/// Of the leader.
+pub const LEASE: &str = "s3-csi-controller";
 
 /// Most tests share one controller. Tests that stop or restart a controller run without any other.
 static SHARED: RwLock<Option<Controller>> = RwLock::const_new(None);
@@ -27,6 +32,7 @@ pub async fn shared(client: &Client) -> RwLockReadGuard<'static, Option<Controll
         drop(shared);
         let mut shared = SHARED.write().await;
         if shared.is_none() {
+            release_leadership();
             *shared = Some(Controller::start(client, &[]).await);
         }
     }
@@ -36,7 +42,15 @@ pub async fn shared(client: &Client) -> RwLockReadGuard<'static, Option<Controll
 pub async fn none() -> RwLockWriteGuard<'static, Option<Controller>> {
     let mut shared = SHARED.write().await;
     *shared = None;
+    release_leadership();
     shared
+}
+
+/// Of a controller that was killed, so that the next one does not wait until its Lease has expired. None runs now.
+fn release_leadership() {
+    let mut kubectl = cluster().kubectl().unwrap();
+    kubectl.args(["delete", "lease", LEASE, "--namespace", RELEASE_NAMESPACE, "--ignore-not-found"]);
+    run(&mut kubectl).unwrap();
 }
 
 pub struct Controller(Program);

@@ -8,7 +8,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::{Account, RELEASE_NAMESPACE};
-use s3_csi_tests::controller::Controller;
+use s3_csi_tests::controller::{Controller, LEASE};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ impl Scene {
         let mut arguments = vec![endpoint.as_str()];
         if elects {
             let leases = Api::<Lease>::namespaced(client.clone(), RELEASE_NAMESPACE);
-            let _ = leases.delete("s3-csi-controller", &DeleteParams::default()).await;
+            let _ = leases.delete(LEASE, &DeleteParams::default()).await;
         } else {
             arguments.push("--leader-election=false");
         }

@@ -25,6 +25,8 @@ use thiserror::Error;
 use crate::credentials::{KeysError, Source};
 use crate::journal::{Journal, Record};
 
+/// Programs are waiting until this process serves, which needs the processor first.
+const BEGIN_AFTER: Duration = Duration::from_secs(1);
 /// For one request with the client's own retries. No program waits for it.
 const ANSWER_WITHIN: Duration = Duration::from_mins(2);
 /// Of host names that are resolved: there is one.
@@ -70,6 +72,7 @@ impl Aborting {
     /// mount process.
     pub(crate) fn begin(mut self, uploads: BTreeSet<String>, journal: Arc<Journal>) -> io::Result<()> {
         let abort_all = move || {
+            thread::sleep(BEGIN_AFTER);
             for upload in uploads {
                 match self.abort(&upload) {
                     Ok(()) => {

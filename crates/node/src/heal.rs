@@ -79,7 +79,11 @@ fn is_reassigned(context: &Context, table: &MountTable, target: &Path) -> bool {
         let PublishRequest { volume_name, volume_id, pod_uid, .. } = &*request;
         context.cache.pod(&context.cache.assignment(volume_name, volume_id, pod_uid)?)
     });
-    pod.is_some_and(|pod| relocate::movable(context, table, target, &pod.name).is_some())
+    pod.is_some_and(|pod| {
+        let is_mounted = || table.top(target).is_some_and(|top| top.bucket);
+        relocate::movable(context, table, target, &pod.name).is_some()
+            || (is_mounted() && relocate::orphaned(context, &pod).is_some())
+    })
 }
 
 enum Movement {

@@ -75,13 +75,17 @@ pub(crate) async fn ensure_mounted(
     }
     // A mounter whose mount process is alive has nothing to be waited for.
     let liveness = context.liveness.check(&source).await;
-    if liveness != Liveness::Alive {
+    if liveness != Liveness::Alive || relocate::orphaned(context, &pod).is_some() {
         assignment::wait_for_mounter(context, &pod, until).await?;
     }
     context.metrics.stage(Stage::Listening, stage.elapsed());
     let lock = tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await;
     let _lock = lock.map_err(|_| PublishError::MountpointPodBusy(pod.name.clone()))?;
     let stage = Instant::now();
+    if let Some(orphaned) = relocate::orphaned(context, &pod) {
+        let credentials = write_credentials(context, request, &pod)?;
+        relocate::inherit(context, request, &orphaned, &pod, &credentials).await?;
+    }
     let table = mount_table(context, &request.target)?;
     let movable = relocate::movable(context, &table, &request.target, &pod.name);
     let observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;

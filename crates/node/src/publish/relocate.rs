@@ -68,6 +68,38 @@ pub(crate) fn movable(context: &Context, table: &MountTable, target: &Path, to: 
     Some(Movable { uid, kept })
 }
 
+/// The mount of a Mountpoint Pod that is gone, if this one has its name and with that its source: the controller creates
+/// a pod that was deleted by force again.
+pub(crate) fn orphaned(context: &Context, pod: &MountpointPod) -> Option<Movable> {
+    let (uid, kept) = context.descriptors.of_pod(&pod.name)?;
+    (uid != pod.uid).then_some(Movable { uid, kept })
+}
+
+/// Hands that mount over. It stays where it is. The caller has locked the name of both.
+pub(super) async fn inherit(
+    context: &Context,
+    request: &PublishRequest,
+    Movable { uid, kept }: &Movable,
+    pod: &MountpointPod,
+    credentials: &MountCredentials,
+) -> Result<(), PublishError> {
+    match depart(context, uid).await {
+        Departure::Left => {}
+        Departure::Refused | Departure::Unsupported => return Ok(()),
+    }
+    if let Err((error, new_pod_serves)) = arrive(context, request, kept, pod, credentials).await {
+        if new_pod_serves == Serves::No {
+            go_back(context, uid, kept).await;
+        }
+        return Err(error);
+    }
+    context.descriptors.drop(uid);
+    context.metrics.moves.inc();
+    let (volume_id, mountpoint_pod) = (&request.volume_id, &pod.name);
+    tracing::info!(volume_id, mountpoint_pod, "mount moved to the pod that was created again");
+    Ok(())
+}
+
 /// The caller has locked the Mountpoint Pod that the mount moves to.
 pub(super) async fn relocate(
     context: &Context,

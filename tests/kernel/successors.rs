@@ -84,7 +84,7 @@ fn a_reader_that_is_closed_while_a_successor_opens_it_is_gone() {
     });
     let before = faulty.seen().len();
     kill(&pod, between_requests);
-    // Whoever writes has the reader opened before, to find out whether both are possible.
+    // Opening the file for writing first opens the reader again, to find out whether both are possible.
     let path = served.path("file");
     let writer = std::thread::spawn(move || File::create(path).map(drop));
     eventually("the reader is being opened", || {

@@ -56,7 +56,7 @@ pub enum Outcome {
     Done(String),
     /// The error number, or 0.
     Failed(i32, String),
-    /// Bytes that nobody has written.
+    /// Bytes that no program has written.
     Wrong(String),
 }
 

@@ -65,7 +65,7 @@ enum State {
     /// The mount process has not reported yet whether it is serving.
     Starting {
         process: MountProcess,
-        /// Waits for the reply. Nobody does if another mount process has died.
+        /// The node service that waits for the reply; none if this process follows one that died.
         node: Option<UnixStream>,
         until: Instant,
     },

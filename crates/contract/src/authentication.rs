@@ -1,10 +1,14 @@
 //! Whose credentials a volume is mounted with. Credentials of one source never replace missing ones of another: a volume
 //! that asks for its own is mounted with those or not at all.
 
+use strum::{EnumString, IntoStaticStr, VariantArray};
 use thiserror::Error;
 
 /// Whose credentials a mount uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, EnumString, IntoStaticStr, VariantArray,
+)]
+#[strum(serialize_all = "lowercase")]
 pub enum AuthenticationSource {
     /// The installation's.
     #[default]
@@ -38,18 +42,15 @@ pub enum AuthenticationError {
 }
 
 impl AuthenticationSource {
-    pub const ALL: [Self; 3] = [Self::Driver, Self::Secret, Self::Pod];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     pub fn parse(text: &str) -> Option<Self> {
-        if text.is_empty() {
-            return Some(Self::default());
-        }
-        Self::ALL.into_iter().find(|source| source.as_str() == text)
+        if text.is_empty() { Some(Self::default()) } else { text.parse().ok() }
     }
 
     /// What a volume asks for by its attribute `authenticationSource`; one that says nothing there and names a Secret asks
     /// for the keys of that Secret.
-    pub fn asked(attribute: &str, secret: SecretRef) -> Result<Self, AuthenticationError> {
+    pub fn of_volume(attribute: &str, secret: SecretRef) -> Result<Self, AuthenticationError> {
         let source =
             Self::parse(attribute).ok_or_else(|| AuthenticationError::UnknownSource(attribute.to_owned()))?;
         match (source, secret) {
@@ -59,12 +60,14 @@ impl AuthenticationSource {
         }
     }
 
+    /// The same as far as a request shows it: `None` if the volume may name a Secret that is empty.
+    pub fn of_request(attribute: &str, secret: SecretRef) -> Result<Option<Self>, AuthenticationError> {
+        let is_shown = !attribute.is_empty() || secret != SecretRef::Unknown;
+        Self::of_volume(attribute, secret).map(|asked| is_shown.then_some(asked))
+    }
+
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Driver => "driver",
-            Self::Secret => "secret",
-            Self::Pod => "pod",
-        }
+        self.into()
     }
 }
 
@@ -85,19 +88,22 @@ mod tests {
         ] {
             for (secret, expected) in [(Absent, absent), (Present, present), (Unknown, unknown)] {
                 assert_eq!(
-                    AuthenticationSource::asked(attribute, secret),
+                    AuthenticationSource::of_volume(attribute, secret),
                     expected,
                     "{attribute:?} {secret:?}"
                 );
             }
         }
-        let error = AuthenticationSource::asked("Secret", Unknown).unwrap_err().to_string();
+        assert_eq!(AuthenticationSource::of_request("", Unknown), Ok(None));
+        assert_eq!(AuthenticationSource::of_request("", Present), Ok(Some(Secret)));
+        assert_eq!(AuthenticationSource::of_request("driver", Unknown), Ok(Some(Driver)));
+        let error = AuthenticationSource::of_volume("Secret", Unknown).unwrap_err().to_string();
         assert!(error.contains("unknown `authenticationSource`: Secret, only `driver`"), "{error}");
     }
 
     #[test]
     fn sources_read_as_they_are_written() {
-        for source in AuthenticationSource::ALL {
+        for &source in AuthenticationSource::ALL {
             assert_eq!(AuthenticationSource::parse(source.as_str()), Some(source));
         }
     }

@@ -12,5 +12,6 @@ pub mod quantity;
 pub mod s3;
 pub mod sharing;
 pub mod slim;
+pub mod trace;
 pub mod volume;
 pub mod volume_plan;

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::SignedDuration;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
-use strum::{IntoStaticStr, VariantArray};
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
 use crate::authentication::AuthenticationSource;
 use crate::names::{CACHE_VOLUME, annotation, label};
@@ -15,7 +15,22 @@ use crate::quantity::Quantity;
 use crate::slim::{SlimContainerStatus, SlimPod, SlimPodStatus, version};
 use crate::volume::cache_share;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+/// Of any pod.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Display,
+    EnumString,
+    IntoStaticStr,
+    VariantArray,
+)]
 pub enum Phase {
     Pending,
     Running,
@@ -28,13 +43,11 @@ impl Phase {
     pub const ALL: &[Self] = Self::VARIANTS;
 
     pub fn of(status: &SlimPodStatus) -> Self {
-        match status.phase.as_deref() {
-            None | Some("Pending") => Self::Pending,
-            Some("Running") => Self::Running,
-            Some("Succeeded") => Self::Succeeded,
-            Some("Failed") => Self::Failed,
-            Some(_) => Self::Unknown,
-        }
+        status.phase.as_deref().map_or(Self::Pending, |phase| phase.parse().unwrap_or(Self::Unknown))
+    }
+
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Succeeded | Self::Failed)
     }
 }
 
@@ -59,7 +72,7 @@ pub struct MountpointPod {
     pub driver_version: String,
     /// The attachment it was created for; older drivers did not record it.
     pub attachment: Option<String>,
-    /// Nothing for one that was created for a volume, or is claimed.
+    /// `None` for one that was created for a volume, or is claimed.
     pub warm: Option<Warm>,
     pub early_mount: Option<EarlyMount>,
     pub volume_name: Option<String>,
@@ -139,7 +152,7 @@ impl MountpointPod {
     }
 
     pub fn has_ended(&self) -> bool {
-        matches!(self.phase, Phase::Succeeded | Phase::Failed)
+        self.phase.has_ended()
     }
 }
 
@@ -178,7 +191,7 @@ pub struct StartFailure {
 
 /// Reasons of the kubelet for a container that is about to start. Any other reason means that it cannot: the kubelet has
 /// many for that, and adds new ones.
-const STARTING: &[&str] = &["ContainerCreating", "PodInitializing"];
+pub const STARTING: &[&str] = &["ContainerCreating", "PodInitializing"];
 
 impl StartFailure {
     pub fn of(status: &SlimPodStatus) -> Option<Self> {

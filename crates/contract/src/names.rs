@@ -8,6 +8,20 @@ pub const DRIVER: &str = "s3.csi.scality.com";
 /// Where Mountpoint Pods live unless the installation says otherwise.
 pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
 
+/// Of the driver's mounts in a mount table; the same as the reference's, whose mounts are recognised by it, too.
+pub const MOUNT_SOURCE: &str = "mountpoint-s3";
+/// Set by administrators on new nodes, and removed by the node service.
+pub const NOT_READY_TAINT: &str = "s3.csi.scality.com/agent-not-ready";
+
+/// Reasons of the node service's Events about a mount that fails or has recovered; the newest counts.
+pub mod mount_event {
+    pub const LOST: &str = "BucketMountLost";
+    pub const UNRESPONSIVE: &str = "BucketMountUnresponsive";
+    pub const RESTORED: &str = "BucketMountRestored";
+    pub const RESPONSIVE: &str = "BucketMountResponsive";
+    pub const ALL: &[&str] = &[LOST, UNRESPONSIVE, RESTORED, RESPONSIVE];
+}
+
 /// Labels of Mountpoint Pods.
 pub mod label {
     /// The version of the driver that created it: a newer driver creates new pods for new workloads.

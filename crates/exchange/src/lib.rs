@@ -17,10 +17,15 @@ use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
 
 pub use renewal::renew_at;
 
-/// Half of what a mount waits for S3, so that S3 still has time to answer.
-const ANSWER: Duration = Duration::from_secs(4);
-/// The metadata service is asked three times, one after the other.
+/// How long an exchange may take.
+pub const ANSWER: Duration = Duration::from_secs(4);
 const METADATA_ANSWER: Duration = Duration::from_secs(1);
+/// One after the other: for a token, for the name of the role, for its keys.
+const METADATA_REQUESTS: u64 = 3;
+const _: () = assert!(
+    METADATA_REQUESTS * METADATA_ANSWER.as_secs() <= ANSWER.as_secs(),
+    "an exchange must end in time, whichever server is asked"
+);
 /// In seconds. Each token is used for one exchange, at once.
 const METADATA_TOKEN_LIFE: &str = "60";
 /// Answers with keys have about 2 KiB.
@@ -35,8 +40,11 @@ pub const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
 pub enum ExchangeError {
     #[error("cannot read the service account token: {0}")]
     Token(#[source] io::Error),
-    #[error("cannot read the authorities that {server} may be certified by: {source}")]
-    Authorities { server: String, source: io::Error },
+    #[error(
+        "cannot read the trusted authorities in {file}: {source}; correct `ca-bundle` of the volume, or \
+         `tls.caCertConfigMap` of the installation"
+    )]
+    Authorities { file: PathBuf, source: io::Error },
     #[error("{server} cannot be reached to get temporary keys ({reason}): {remedy}")]
     Unreachable { server: String, reason: String, remedy: &'static str },
     #[error("{server} refuses {wanted} to this service account ({code}: {message}): {remedy}")]
@@ -51,6 +59,11 @@ impl ExchangeError {
         matches!(self, Self::Refused { .. })
     }
 
+    /// Whether the server is overloaded, or has failed.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Self::NoKeys { status, .. } if is_transient(*status))
+    }
+
     pub fn is_expired_token(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if is_expired(code))
     }
@@ -58,6 +71,10 @@ impl ExchangeError {
 
 fn is_expired(code: &str) -> bool {
     code.contains("ExpiredToken")
+}
+
+fn is_transient(status: u16) -> bool {
+    status == 429 || status >= 500
 }
 
 /// What is exchanged, and where.
@@ -166,6 +183,10 @@ impl Exchange {
 
     fn failure(&self, status: u16, body: &str) -> ExchangeError {
         let server = self.address().to_owned();
+        if is_transient(status) {
+            let remedy = "it is overloaded, or has failed: see its logs";
+            return ExchangeError::NoKeys { server, status, remedy };
+        }
         let (code, message, remedy) = match &self.server {
             Server::Sts { .. } => {
                 let Some(code) = answer::element(body, "Code") else {
@@ -207,10 +228,8 @@ impl Exchange {
         let mut config = Agent::config_builder().timeout_global(Some(within)).http_status_as_error(false);
         if self.address().starts_with("https://") {
             let bundle = self.ca_bundle.as_deref().unwrap_or_else(|| Path::new(SYSTEM_AUTHORITIES));
-            let authorities = std::fs::read(bundle).map_err(|source| {
-                let server = self.address().to_owned();
-                ExchangeError::Authorities { server, source }
-            })?;
+            let authorities = std::fs::read(bundle)
+                .map_err(|source| ExchangeError::Authorities { file: bundle.to_owned(), source })?;
             let certificates = parse_pem(&authorities).filter_map(|item| match item {
                 Ok(PemItem::Certificate(certificate)) => Some(certificate),
                 _ => None,

@@ -131,3 +131,28 @@ fn a_failure_names_the_role_and_never_the_token() {
     let error = agent(400, "[1-a]: (ExpiredTokenException): Token expired, fault: client");
     assert!(error.is_expired_token() && error.to_string().contains("kubelet"), "{error}");
 }
+
+/// The same servers will answer again, so it is not the account that is refused.
+#[test]
+fn a_server_that_fails_or_is_overloaded_refuses_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = "<Error><Code>ServiceUnavailable</Code><Message>later</Message></Error>";
+    for status in [429, 500, 503] {
+        let (url, _) = server(&[(status, body)]);
+        let error = sts(folder.path(), url).keys().unwrap_err();
+        assert!(error.is_transient() && !error.is_refusal(), "{error}");
+        assert!(error.to_string().contains(&format!("answered {status}")), "{error}");
+    }
+    let (url, _) = server(&[(400, body)]);
+    let error = sts(folder.path(), url).keys().unwrap_err();
+    assert!(error.is_refusal() && !error.is_transient(), "{error}");
+}
+
+#[test]
+fn authorities_that_cannot_be_read_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut exchange = sts(folder.path(), "https://sts.test".to_owned());
+    exchange.ca_bundle = Some("/no/such/file".into());
+    let error = exchange.keys().unwrap_err().to_string();
+    assert!(error.contains("/no/such/file") && error.contains("ca-bundle"), "{error}");
+}

@@ -2,11 +2,16 @@
 //! nothing outside would notice; when it ends, kubelet restarts it. Not done by the build profile, so that tests can
 //! share compiled dependencies with the programs.
 
-/// The message is printed first, as usual.
+use std::io::Write as _;
+
+/// The message is printed first, as usual, and then once more as the last line, because that is what the mounter reports of a
+/// mount process that died.
 pub fn abort_on_panic() {
     let print = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         print(panic);
+        // Also if there is nowhere to write it to, the process has to end.
+        let _ = writeln!(std::io::stderr(), "{}", panic.to_string().replace('\n', " "));
         std::process::abort();
     }));
 }
@@ -30,6 +35,8 @@ mod tests {
         let this = "tests::a_panic_in_any_thread_ends_the_process";
         let output = child.args(["--exact", this, "--nocapture"]).env(CHILD, "1").output().unwrap();
         assert_eq!(output.status.signal(), Some(SIGABRT));
-        assert!(String::from_utf8_lossy(&output.stderr).contains("on purpose"));
+        let said = String::from_utf8(output.stderr).unwrap();
+        let last = said.lines().last().unwrap();
+        assert!(last.starts_with("panicked at ") && last.ends_with(": on purpose"), "{said}");
     }
 }

@@ -40,7 +40,7 @@ impl Selection {
     }
 }
 
-/// Begins with all there is, and goes on with what changes. After an error it goes on, too: add a backoff.
+/// Begins with all there is, and continues with what changes, also after an error: add a backoff.
 pub fn follow<K>(api: Api<K>, selection: Selection) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
@@ -121,7 +121,7 @@ where
         }
     }
 
-    /// Nothing, if it says only how far the API server is.
+    /// `None` if it says only how far the API server is.
     fn heard(&mut self, event: WatchEvent<K>) -> Option<watcher::Result<Event<K>>> {
         let (version, event) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
@@ -189,7 +189,7 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
         }
     }
 
-    /// Nothing after the last one.
+    /// `None` after the last one.
     pub async fn next(&mut self) -> kube::Result<Option<K>> {
         while !self.read_to_the_end {
             let Some(page) = &mut self.page else {

@@ -56,7 +56,7 @@ fn static_keys(access_key_id: String, secret_access_key: String, session_token: 
     Keys { access_key_id, secret_access_key, session_token, expires: None }
 }
 
-/// Where the installation's own keys are: a mounted Secret, read anew every time, or variables.
+/// Where the installation's own keys are: a mounted Secret, read every time, or variables.
 #[derive(Clone, Debug)]
 pub struct DriverKeys {
     pub folder: Option<PathBuf>,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_secret_is_told_apart_and_never_shown() {
+    fn what_is_wrong_with_a_secret_is_named_and_never_shown() {
         let id = (ACCESS_KEY_ID, " AKIA ");
         let secret = (SECRET_ACCESS_KEY, "se/cr+et-x=\n");
         let found = keys(&[id, secret, ("other", "x"), (SESSION_TOKEN, "")]).unwrap();

@@ -11,6 +11,7 @@ pub mod keys;
 pub mod lenient;
 pub mod logs;
 pub mod probes;
+pub mod program;
 pub mod socket;
 pub mod stop;
 

@@ -5,5 +5,6 @@ mod region;
 
 pub use failure::S3Failure;
 pub use region::{
-    DEFAULT_REGION, REGIONS, RegionSources, amazon_endpoint, is_amazon, is_region, sts_endpoint,
+    DEFAULT_REGION, REGION_PATTERN, REGIONS, RegionSources, amazon_endpoint, is_amazon, is_region,
+    sts_endpoint,
 };

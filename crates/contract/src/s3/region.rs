@@ -7,6 +7,9 @@ const LONGEST_REGION: usize = 63;
 /// For error texts.
 pub const REGIONS: &str = "regions have up to 63 letters, digits, dashes or underscores, such as us-east-1";
 
+/// The same as [`is_region`], for admission policies.
+pub const REGION_PATTERN: &str = "[A-Za-z0-9_-]{1,63}";
+
 /// A region becomes part of a host name and of the signature: the author of a volume must not choose more with it.
 pub fn is_region(text: &str) -> bool {
     let usual = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
@@ -89,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn amazon_is_told_by_the_host() {
+    fn amazon_is_recognised_by_the_host() {
         for amazon in [
             None,
             Some(""),
@@ -119,9 +122,12 @@ mod tests {
 
     #[test]
     fn a_region_is_one_label() {
-        assert!(is_region("us-east-1") && is_region("my_region-7"));
-        for wrong in ["", "a.evil.example/#", "eu west", "a\r\nx: y", "a/b", &"x".repeat(64)] {
-            assert!(!is_region(wrong), "{wrong}");
+        let pattern = regex::Regex::new(&format!("^({REGION_PATTERN})$")).unwrap();
+        for right in ["us-east-1", "my_region-7", &"x".repeat(LONGEST_REGION)] {
+            assert!(is_region(right) && pattern.is_match(right), "{right}");
+        }
+        for wrong in ["", "a.evil.example/#", "eu west", "a\r\nx: y", "a/b", "é", &"x".repeat(64)] {
+            assert!(!is_region(wrong) && !pattern.is_match(wrong), "{wrong}");
         }
     }
 }

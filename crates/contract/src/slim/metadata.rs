@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_needs_is_not_kept() {
+    fn what_is_not_needed_is_not_kept() {
         let fat = "x".repeat(200_000);
         let object = json!({
             "name": "a", "uid": "u", "finalizers": ["f"], "generateName": fat, "selfLink": fat,

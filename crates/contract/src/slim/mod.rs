@@ -113,6 +113,20 @@ pub struct SlimReason {
     pub message: Option<String>,
 }
 
+impl SlimPod {
+    /// Names of its claims; that of a generic ephemeral volume is named after pod and volume.
+    pub fn claims(&self) -> impl Iterator<Item = String> {
+        let pod = self.metadata.name.as_deref().unwrap_or_default();
+        self.spec.volumes.iter().filter_map(move |volume| {
+            match (&volume.persistent_volume_claim, &volume.ephemeral) {
+                (Some(source), _) => Some(source.claim_name.clone()),
+                (None, Some(_)) => Some(format!("{pod}-{}", volume.name)),
+                (None, None) => None,
+            }
+        })
+    }
+}
+
 impl SlimPodStatus {
     pub fn containers(&self) -> impl Iterator<Item = &SlimContainerStatus> {
         self.init_container_statuses.iter().chain(&self.container_statuses)

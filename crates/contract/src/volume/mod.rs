@@ -56,7 +56,7 @@ impl Volume {
         let bucket = get(attribute::BUCKET_NAME).ok_or(VolumeError::BucketMissing)?;
         check_bucket(bucket)?;
         let source = get(attribute::AUTHENTICATION_SOURCE).unwrap_or_default();
-        let authentication = AuthenticationSource::asked(source, secret)?;
+        let authentication = AuthenticationSource::of_volume(source, secret)?;
         let sts_region = get(attribute::STS_REGION);
         if let Some(region) = sts_region.filter(|region| !is_region(region)) {
             return Err(VolumeError::StsRegion(region.to_owned()));
@@ -79,6 +79,13 @@ impl Volume {
         })
     }
 }
+
+/// The same as [`check_bucket`], for admission policies.
+pub const BUCKET_PATTERN: &str = "[A-Za-z0-9._-]{3,255}|arn:[A-Za-z0-9._-]*:(s3|s3-object-lambda):[A-Za-z0-9._-]*:\
+                                  [A-Za-z0-9._-]*:accesspoint[/:][A-Za-z0-9._-]+";
+/// For their warnings.
+pub const BUCKETS: &str = "it must be the name of a bucket, with 3 to 255 letters, digits, dots, dashes or underscores, or the \
+                           ARN of an access point";
 
 /// The name of a bucket, the alias of an access point, which has the form of a bucket's name, or the ARN of an access
 /// point. Servers may allow less, and say so.
@@ -105,6 +112,9 @@ fn check_bucket(text: &str) -> Result<(), VolumeError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+    use regex::Regex;
+    use std::sync::LazyLock;
 
     pub(super) fn parse(attributes: &[(&str, &str)], options: &[&str]) -> Result<Volume, VolumeError> {
         let mut all = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
@@ -159,6 +169,16 @@ mod tests {
         }
         let outpost = "arn:aws:s3-outposts:us-east-1:1:outpost/op-1/accesspoint/a";
         assert_eq!(parse(&[("bucketName", outpost)], &[]), Err(VolumeError::Outposts(outpost.into())));
+    }
+
+    proptest! {
+        #[test]
+        fn the_pattern_of_buckets_is_their_check(
+            text in "[A-Za-z0-9._-]{0,5}|.{0,4}|(arn|arn:aws|a)(:(aws|s3|s3-object-lambda|s3-outposts|eu 1|1)?){2,5}:accesspoint[/:]?[a-z/:]{0,3}|b{250,260}",
+        ) {
+            static PATTERN: LazyLock<Regex> = LazyLock::new(|| Regex::new(&format!("^({BUCKET_PATTERN})$")).unwrap());
+            prop_assert_eq!(PATTERN.is_match(&text), check_bucket(&text).is_ok(), "{}", text);
+        }
     }
 
     #[test]

@@ -18,6 +18,14 @@ pub const WRITES_END: Duration = Duration::from_secs(2);
 /// The mounter waits this long for the mount process to say whether it can leave. Programs that write wait, too.
 pub const MOUNT_PROCESS_LEAVES: Duration = Duration::from_secs(4);
 
+/// Before a mount process is killed, its threads stop: at once, unless one of them waits for memory.
+pub const THREADS_STOP: Duration = Duration::from_secs(1);
+
+/// A node that has connected sends its request at once. One that does not must not keep the next one waiting.
+pub const REQUEST_ARRIVES: Duration = Duration::from_secs(2);
+/// A reply is a few hundred bytes, which fit into the socket's buffer.
+pub const REPLY_SENT: Duration = Duration::from_secs(2);
+
 /// The mounter waits this long for the mount process to say whether it serves.
 pub const MOUNT_PROCESS_REPLY: Duration = Duration::from_secs(9);
 /// The node waits this long for the mounter's reply.
@@ -25,6 +33,11 @@ pub const HAND_OVER: Duration = Duration::from_secs(10);
 /// The node waits this long for the attachment, the Mountpoint Pod and its mounter. The kubelet mounts one pod of a volume
 /// at a time: a publish that waits keeps all others waiting.
 pub const MOUNTER_LISTENS: Duration = Duration::from_secs(14);
+/// The same for the mount of a workload whose mount has died. The unpublish of a workload that is being deleted gets ABORTED
+/// meanwhile.
+pub const MOUNTER_LISTENS_AGAIN: Duration = Duration::from_secs(5);
+/// The node waits this long for an answer of the API server, which must not use up a publish's time.
+pub const API_ANSWER: Duration = Duration::from_secs(3);
 /// A publish ends within this, unless it moves a mount whose pods do not answer. A node service that is stopping waits for it.
 pub const PUBLISH: Duration = Duration::from_secs(30);
 
@@ -48,12 +61,20 @@ const _: () = {
         "the node must hear why the mount process failed"
     );
     assert!(
-        seconds(WRITES_END) < seconds(MOUNT_PROCESS_LEAVES)
-            && seconds(MOUNT_PROCESS_LEAVES) < seconds(HAND_OVER),
-        "the node must hear why the mount process cannot leave"
+        seconds(WRITES_END) < seconds(MOUNT_PROCESS_LEAVES),
+        "the mounter must hear why the mount process cannot leave"
+    );
+    let leaving = seconds(REQUEST_ARRIVES)
+        + seconds(MOUNT_PROCESS_LEAVES)
+        + seconds(THREADS_STOP)
+        + seconds(REPLY_SENT);
+    assert!(leaving < seconds(HAND_OVER), "the node must hear whether the mount process has left");
+    assert!(
+        seconds(MOUNTER_LISTENS_AGAIN) < seconds(MOUNTER_LISTENS),
+        "a mount that is repaired must not delay an unpublish for longer than one that is published"
     );
     assert!(
-        seconds(MOUNTER_LISTENS) + seconds(HAND_OVER) < seconds(PUBLISH),
+        seconds(MOUNTER_LISTENS) + seconds(API_ANSWER) + seconds(HAND_OVER) < seconds(PUBLISH),
         "a publish must have time left for mounts that do not answer"
     );
 };

@@ -36,6 +36,7 @@ impl Deaths {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mounter::deadlines::MOUNT_PROCESS_REPLY;
 
     #[test]
     fn a_process_that_has_served_gets_a_successor_at_once() {
@@ -49,6 +50,20 @@ mod tests {
             died += 1;
         }
         assert!(died < MOST_DEATHS, "{died} died at once");
+    }
+
+    /// As docs/failures.md says: programs wait for no longer than that.
+    #[test]
+    fn successors_that_do_not_report_are_given_up_within_a_minute() {
+        let (mut deaths, begin) = (Deaths::default(), Instant::now());
+        let mut start = deaths.next_start(true, begin);
+        let mut given_up = begin;
+        while let Some(started) = start {
+            given_up = started + MOUNT_PROCESS_REPLY;
+            start = deaths.next_start(false, given_up);
+        }
+        let waited = given_up - begin;
+        assert!(waited >= MOUNT_PROCESS_REPLY * MOST_FAILED_STARTS && waited < Duration::from_mins(1));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Figures {
     /// When the request of the kernel that has waited longest began, as [`uptime`]. The node computes its age: a mount process
     /// in which nothing happens writes nothing.
     pub waiting_since: Option<u64>,
+    /// When the keys expire, in seconds since 1970; nothing for keys that do not.
+    pub keys_expire: Option<u64>,
 }
 
 /// Attempts at one kind of request to S3.
@@ -146,12 +148,13 @@ impl Figures {
     /// `None` for what no mount process writes.
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let figures: Self = serde_json::from_slice(bytes).ok()?;
-        let Self { read_bytes, written_bytes, cache_hits, cache_misses, uploads, .. } = &figures;
-        let own = [read_bytes, written_bytes, cache_hits, cache_misses, uploads];
+        let Self { read_bytes, written_bytes, cache_hits, cache_misses, uploads, keys_expire, .. } = &figures;
+        let own =
+            [read_bytes, written_bytes, cache_hits, cache_misses, uploads].into_iter().chain(keys_expire);
         let counted = figures.requests.values().flat_map(|requests| {
             requests.codes.values().chain(&requests.durations).chain([&requests.microseconds])
         });
-        let is_possible = own.into_iter().chain(counted).all(|number| *number <= LARGEST);
+        let is_possible = own.chain(counted).all(|number| *number <= LARGEST);
         is_possible.then_some(figures)
     }
 
@@ -172,7 +175,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn sample() -> Figures {
-        let mut figures = Figures { read_bytes: 7, waiting_since: Some(100), ..Figures::default() };
+        let mut figures = Figures {
+            read_bytes: 7,
+            waiting_since: Some(100),
+            keys_expire: Some(1_900_000_000),
+            ..Figures::default()
+        };
         figures.count(Operation::of("GetObject"), Code::of_status(206), 0.004);
         figures.count(Operation::of("GetObject"), Code::of_status(503), 0.3);
         figures.count(Operation::of("GetObject"), Code::UNANSWERED, 31.0);

@@ -30,7 +30,9 @@ fn write(level: &str, message: &str, fields: &Fields<'_>) {
 }
 
 fn object(message: &str, fields: &Fields<'_>) -> Map<String, Value> {
-    let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
+    // An older node sends no trace id.
+    let fields = fields.iter().filter(|(_, value)| !value.is_empty());
+    let fields = fields.map(|(name, value)| ((*name).to_owned(), Value::from(*value)));
     fields.chain([("message".to_owned(), message.into())]).collect()
 }
 

@@ -20,6 +20,8 @@ use crate::log;
 const TAIL_LINES: usize = 12;
 /// Of those lines, in bytes: a screen full.
 const MAX_TAIL: usize = 3000;
+/// Of the last line, in bytes: the report of a death has room for 800, and an Event for 1,024.
+const MAX_LAST_LINE: usize = 500;
 /// What `mount-s3` prints when it serves in the foreground.
 const MOUNTED: &str = " is mounted at ";
 
@@ -135,8 +137,9 @@ impl MountProcess {
         self.request.secrets().fold(text.to_owned(), |text, secret| text.replace(secret, "***"))
     }
 
-    pub(crate) fn log_fields(&self) -> [(&str, &str); 2] {
-        [("volume_id", &self.request.volume_id), ("bucket", &self.request.bucket)]
+    pub(crate) fn log_fields(&self) -> [(&str, &str); 3] {
+        let MountRequest { volume_id, bucket, trace_id, .. } = &self.request;
+        [("volume_id", volume_id), ("bucket", bucket), ("trace_id", trace_id)]
     }
 
     pub(crate) fn exit_status(&mut self) -> Option<ExitStatus> {
@@ -179,6 +182,12 @@ impl MountProcess {
         let from = output.len().saturating_sub(MAX_TAIL);
         let from = (from..=output.len()).find(|at| output.is_char_boundary(*at)).unwrap_or(0);
         output[from..].to_owned()
+    }
+
+    /// What it said last, such as why it panicked.
+    pub(crate) fn last_line(&self) -> &str {
+        let line = self.tail.iter().rfind(|line| !line.is_empty()).map_or("", String::as_str);
+        &line[..line.floor_char_boundary(MAX_LAST_LINE)]
     }
 }
 

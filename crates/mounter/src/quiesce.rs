@@ -7,15 +7,15 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Threads stop at once, unless one of them waits for memory.
-const STOPPED_WITHIN: Duration = Duration::from_secs(1);
+use crate::deadlines::THREADS_STOP;
+
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Kills the process while none of its threads is reading a request.
 pub fn kill_between_requests(process: Pid) {
     // It may have ended by itself.
     if kill_process(process, Signal::STOP).is_ok() {
-        let until = Instant::now() + STOPPED_WITHIN;
+        let until = Instant::now() + THREADS_STOP;
         while has_running_threads(process) && Instant::now() < until {
             sleep(LOOK_EVERY);
         }

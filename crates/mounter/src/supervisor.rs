@@ -3,6 +3,7 @@
 //! everything that can happen makes a descriptor readable.
 
 mod departure;
+mod out_of_memory;
 mod request;
 mod succession;
 
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use mounter::EXIT;
-use mounter::deadlines::MOUNT_PROCESS_REPLY;
+use mounter::deadlines::{MOUNT_PROCESS_REPLY, REPLY_SENT};
 use mounter::handover::server::reply;
 use mounter::handover::{Code, MountReply, Refused};
 use signal_hook::consts::SIGTERM;
@@ -23,9 +24,8 @@ use crate::deaths::Deaths;
 use crate::flags::{Flags, Program};
 use crate::mount_process::MountProcess;
 use crate::{error_file, events, listen, log};
+use out_of_memory::OutOfMemory;
 
-/// A reply is a few hundred bytes, which fit into the socket's buffer.
-const REPLY_WITHIN: Duration = Duration::from_secs(2);
 /// How often the folder is read where inotify is not available.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -55,6 +55,7 @@ pub(crate) struct Supervisor {
     /// Remembered, because it may arrive during the start of a mount that then fails.
     stopping: bool,
     deaths: Deaths,
+    memory: OutOfMemory,
     /// What the pod that the mount is leaving has kept, until it is served here.
     adopted: Option<OwnedFd>,
 }
@@ -107,6 +108,7 @@ impl Supervisor {
             stop,
             stopping: false,
             deaths: Deaths::default(),
+            memory: OutOfMemory::default(),
             adopted: None,
         })
     }
@@ -177,10 +179,15 @@ impl Supervisor {
         let exited = process.exit_status();
         let reply = match (process.read_output(), exited) {
             (Some(reply), _) => reply,
+            (None, Some(status)) if node.is_none() => {
+                let end = self.end(status);
+                return self.died(process, false, |output| {
+                    format!("the next mount process cannot continue: it ended with {end}: {output}")
+                });
+            }
             (None, Some(status)) => {
-                let output = process.last_output();
-                let message =
-                    format!("the mount process ended with {status} before it was serving: {output}");
+                let (end, output) = (self.end(status), process.last_output());
+                let message = format!("the mount process ended with {end} before it was serving: {output}");
                 MountReply::Refused(Refused::new(Code::Failed, message))
             }
             (None, None) if Instant::now() >= until => {
@@ -209,7 +216,7 @@ impl Supervisor {
             }
             (MountReply::Refused(refused), None) => {
                 process.stop();
-                self.died(process, false, format!("the next mount process cannot continue: {refused}"))
+                self.died(process, false, |_| format!("the next mount process cannot continue: {refused}"))
             }
         }
     }
@@ -251,7 +258,7 @@ fn refuse(peer: &UnixStream, refused: Refused) {
 }
 
 fn send(peer: &UnixStream, answer: &MountReply) {
-    if let Err(error) = reply(peer, answer, REPLY_WITHIN) {
+    if let Err(error) = reply(peer, answer, REPLY_SENT) {
         // The node finds out by itself whether the source is served.
         log::warn(&format!("cannot send the mount reply: {error}"), &[]);
     }

@@ -55,7 +55,7 @@ pub enum Code {
     /// Too few descriptors, too many, or one that is not of `/dev/fuse`.
     WrongDescriptor,
     /// The peer did not send its message in time.
-    Late,
+    RequestTimeout,
     /// This mounter is serving a mount already.
     Busy,
     BadOption,
@@ -75,7 +75,11 @@ pub enum Code {
     WrongRegion,
     CacheNotWritable,
     TimedOut,
-    /// Anything else; see the message.
+    /// The server is overloaded, or failed: it may answer later.
+    ServerError,
+    /// The server refuses for a reason that has no code of its own, or its answer is not one of S3.
+    Rejected,
+    /// Anything else, which no user has caused; see the message.
     #[serde(other)]
     Failed,
 }
@@ -132,8 +136,8 @@ mod tests {
     fn codes_are_written_in_kebab_case() {
         assert_eq!(Code::UntrustedCertificate.to_string(), "untrusted-certificate");
         assert_eq!(
-            Refused::new(Code::Late, "no message").to_string(),
-            "no message (late)",
+            Refused::new(Code::RequestTimeout, "no message").to_string(),
+            "no message (request-timeout)",
             "as an error it names its code"
         );
     }

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct MountRequest {
     /// Only for the logs.
     pub volume_id: String,
+    /// Only for the logs: that of the workload for which the node mounts. An older node sends none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trace_id: String,
     pub bucket: String,
     /// Options of `mount-s3`, rendered: `--allow-delete`, `--prefix=some/`.
     pub arguments: Vec<String>,
@@ -66,12 +69,13 @@ impl MountRequest {
     /// line and protect nothing.
     pub fn secrets(&self) -> impl Iterator<Item = &str> {
         const SHORTEST: usize = 8;
-        let secret = |name: &str| {
+        let secret = |name: &str, value: &str| {
             let name = name.to_ascii_uppercase();
-            !name.ends_with("_FILE")
-                && ["KEY", "SECRET", "TOKEN", "PASSWORD", "PROXY"].iter().any(|sign| name.contains(sign))
+            let has_password = name.contains("PROXY") && value.contains('@');
+            let is_key = ["KEY", "SECRET", "TOKEN", "PASSWORD"].iter().any(|sign| name.contains(sign));
+            has_password || is_key && !name.ends_with("_FILE")
         };
-        let held = self.environment.iter().filter(move |(name, _)| secret(name));
+        let held = self.environment.iter().filter(move |(name, value)| secret(name, value));
         held.map(|(_, value)| value.as_str()).filter(|value| value.len() >= SHORTEST)
     }
 }
@@ -82,6 +86,7 @@ impl fmt::Debug for MountRequest {
         formatter
             .debug_struct("MountRequest")
             .field("volume_id", &self.volume_id)
+            .field("trace_id", &self.trace_id)
             .field("bucket", &self.bucket)
             .field("arguments", &self.arguments)
             .field("environment", &self.environment.keys().collect::<Vec<_>>())
@@ -106,6 +111,15 @@ mod tests {
         MountRequest { bucket: "b".into(), environment, ..MountRequest::default() }
     }
 
+    /// Nodes and mounters of before know no trace id.
+    #[test]
+    fn a_request_without_a_trace_id_is_a_request() {
+        let old = r#"{"volume_id":"v","bucket":"b","arguments":[],"environment":{}}"#;
+        let request: MountRequest = serde_json::from_str(old).unwrap();
+        assert_eq!(request.trace_id, "");
+        assert_eq!(serde_json::to_string(&request).unwrap(), old);
+    }
+
     #[test]
     fn a_secret_is_not_shown() {
         let shown = format!("{:?}", request());
@@ -115,5 +129,8 @@ mod tests {
     #[test]
     fn secrets_are_known_by_the_names_of_their_variables() {
         assert_eq!(request().secrets().collect::<Vec<_>>(), ["wJalrXUtnFEMI", "http://me:word@proxy"]);
+        let mut named = request();
+        named.environment = [("HTTPS_PROXY".to_owned(), "http://proxy:3128".to_owned())].into();
+        assert_eq!(named.secrets().count(), 0, "an address without a password is what messages are about");
     }
 }

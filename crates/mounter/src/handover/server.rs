@@ -95,7 +95,7 @@ fn receive_all(
 }
 
 fn lost(error: &io::Error) -> Refused {
-    Refused::new(Code::Late, format!("incomplete mount request: {error}"))
+    Refused::new(Code::RequestTimeout, format!("incomplete mount request: {error}"))
 }
 
 fn receive_some(
@@ -159,9 +159,9 @@ mod tests {
             std::thread::sleep(SOON * 2);
             drop(peer);
         };
-        assert_eq!(received(soon(), stalls).unwrap_err().code, Code::Late);
+        assert_eq!(received(soon(), stalls).unwrap_err().code, Code::RequestTimeout);
         assert!(received(later(), drop).unwrap().is_none(), "a probe");
-        assert_eq!(code(|mut peer| peer.write_all(&request()[..HEADER + 3]).unwrap()), Code::Late);
+        assert_eq!(code(|mut peer| peer.write_all(&request()[..HEADER + 3]).unwrap()), Code::RequestTimeout);
     }
 
     #[test]
@@ -174,7 +174,7 @@ mod tests {
                 std::thread::sleep(SOON / 4);
             }
         };
-        assert_eq!(received(soon(), slow).unwrap_err().code, Code::Late);
+        assert_eq!(received(soon(), slow).unwrap_err().code, Code::RequestTimeout);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The mount moves to another pod: the mount process ends here, and another one continues there.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
@@ -16,6 +16,9 @@ use super::succession::REQUEST;
 use super::{Outcome, State, Supervisor, refuse, send};
 use crate::log;
 use crate::mount_process::MountProcess;
+
+/// Of files that a mounter has kept. Nothing there is to be followed or waited for.
+const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 
 impl Supervisor {
     pub(super) fn leave(&self, process: MountProcess, node: UnixStream) -> State {
@@ -65,22 +68,23 @@ impl Supervisor {
     /// It does not write any more, and the node does not know. Nothing is lost with it, so another one continues here.
     pub(super) fn left_too_late(&mut self, mut process: MountProcess) -> Result<State, Outcome> {
         process.stop_between_requests();
-        self.died(process, true, "the mount process reported too late that it can leave".to_owned())
+        self.died(process, true, |_| "the mount process reported too late that it can leave".to_owned())
     }
 
-    /// Takes what another pod has kept. The journal comes last: with it, a mount process continues.
-    pub(super) fn adopt(&mut self, folder: OwnedFd, request: &MountRequest) -> io::Result<()> {
+    /// Takes what another pod has kept, and returns the request to serve. The journal comes last: with it, a mount process
+    /// continues.
+    pub(super) fn adopt(&mut self, folder: OwnedFd, request: MountRequest) -> io::Result<MountRequest> {
         // Before this pod forgets what it has kept: of a mount that it served already, that is newer.
         statat(&folder, JOURNAL, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.keep_request(request)?;
+        let request = with_arguments_of(&folder, request)?;
+        self.keep_request(&request)?;
         let mut names: Vec<_> = Dir::read_from(&folder)?
             .filter_map(|entry| Some(entry.ok()?.file_name().to_owned()))
             .filter(|name| !matches!(name.to_bytes(), b"." | b"..") && name.to_bytes() != REQUEST.as_bytes())
             .collect();
         names.sort_by_key(|name| name.to_bytes() == JOURNAL.as_bytes());
         for name in names {
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-            let from = openat(folder.as_fd(), &name, flags, Mode::empty())?;
+            let from = openat(folder.as_fd(), &name, READ, Mode::empty())?;
             if FileType::from_raw_mode(fstat(&from)?.st_mode) != FileType::RegularFile {
                 continue;
             }
@@ -89,7 +93,7 @@ impl Supervisor {
         }
         fs::metadata(self.comm.join(SURVIVAL).join(JOURNAL))?;
         self.adopted = Some(folder);
-        Ok(())
+        Ok(request)
     }
 
     /// The mount has moved here. The pod that it left must not continue it with a journal that gets older from now on.
@@ -100,4 +104,13 @@ impl Supervisor {
             log::warn(&format!("cannot remove the journal of the pod that the mount has left: {error}"), &[]);
         }
     }
+}
+
+/// The kernel knows the files of a mount by what they were when it began. If the options of the volume were edited since, for
+/// example its prefix, the same names would mean other objects.
+fn with_arguments_of(folder: &OwnedFd, request: MountRequest) -> io::Result<MountRequest> {
+    let mut kept = Vec::new();
+    File::from(openat(folder.as_fd(), REQUEST, READ, Mode::empty())?).read_to_end(&mut kept)?;
+    let MountRequest { arguments, .. } = serde_json::from_slice(&kept)?;
+    Ok(MountRequest { arguments, ..request })
 }

@@ -3,19 +3,17 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use mounter::deadlines::MOUNT_PROCESS_REPLY;
+use mounter::deadlines::{MOUNT_PROCESS_REPLY, REPLY_SENT, REQUEST_ARRIVES};
 use mounter::handover::server::{Received, check_peer, receive, reply_with_descriptor};
 use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused, Serving, is_disconnected};
 use rustix::net::{RecvFlags, recv};
 
-use super::{Outcome, REPLY_WITHIN, State, Supervisor, refuse, send};
+use super::out_of_memory::OutOfMemory;
+use super::{Outcome, State, Supervisor, refuse, send};
 use crate::mount_process::MountProcess;
 use crate::{error_file, log};
-
-/// A node that has connected sends its request at once. One that does not must not keep the next one waiting.
-const RECEIVE_WITHIN: Duration = Duration::from_secs(2);
 
 impl Supervisor {
     /// Answers everyone who has connected.
@@ -47,7 +45,7 @@ impl Supervisor {
 
     /// `left` is the mount process whose mount has moved to another pod, or is about to.
     fn requested_while_waiting(&mut self, node: UnixStream, left: Option<MountProcess>) -> State {
-        let received = receive(&node, Instant::now() + RECEIVE_WITHIN);
+        let received = receive(&node, Instant::now() + REQUEST_ARRIVES);
         match (received, left) {
             (Ok(Some(Received { request, descriptor: Some(descriptor), folder })), _) => {
                 return self.start_mount(node, request, descriptor, folder);
@@ -89,7 +87,7 @@ impl Supervisor {
         let continues = request.purpose != Purpose::Mount;
         let kept = match (request.purpose, folder) {
             (Purpose::Continue, _) => self.kept_request(),
-            (Purpose::TakeOver, Some(folder)) => self.adopt(folder, &request).map(|()| request),
+            (Purpose::TakeOver, Some(folder)) => self.adopt(folder, request),
             (Purpose::TakeOver, None) => Err(io::ErrorKind::InvalidInput.into()),
             (Purpose::Mount | Purpose::Fetch | Purpose::Leave, _) => {
                 self.keep_request(&request).map(|()| request)
@@ -105,6 +103,7 @@ impl Supervisor {
         };
         let done = if continues { "mount handed over again" } else { "mount handed over" };
         log::info(done, &[("volume_id", &request.volume_id), ("bucket", &request.bucket)]);
+        self.memory = OutOfMemory::watch();
         match MountProcess::start(&self.program, request, descriptor, &self.comm) {
             Ok(process) => {
                 State::Starting { process, node: Some(node), until: Instant::now() + MOUNT_PROCESS_REPLY }
@@ -122,7 +121,7 @@ impl Supervisor {
     /// next attempt succeeds. The request of a node that merely lost sight of a source mount must not take the bucket
     /// from workloads that still use it through their own binds, so the connection has to be gone, too.
     fn requested_while_serving(&self, node: UnixStream, mut process: MountProcess) -> Result<State, Outcome> {
-        let received = receive(&node, Instant::now() + RECEIVE_WITHIN);
+        let received = receive(&node, Instant::now() + REQUEST_ARRIVES);
         match received.map(|received| received.map(|received| received.request.purpose)) {
             // A probe.
             Ok(None) => {}
@@ -148,7 +147,7 @@ impl Supervisor {
 }
 
 fn give_descriptor(node: &UnixStream, process: &MountProcess, reply: &MountReply) {
-    if let Err(error) = reply_with_descriptor(node, reply, process.descriptor(), REPLY_WITHIN) {
+    if let Err(error) = reply_with_descriptor(node, reply, process.descriptor(), REPLY_SENT) {
         // The node asks again when it needs to.
         log::warn(&format!("cannot send the descriptor: {error}"), &[]);
     }

@@ -1,12 +1,14 @@
 //! A mount process has ended: with the mount, or before it, so that another one continues.
 
 use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Instant;
 use std::{fs, io};
 
 use mounter::handover::{Code, MountRequest, Refused, is_disconnected};
 use mounter::{JOURNAL, SURVIVAL};
+use rustix::process::Signal;
 
 use super::{Outcome, State, Supervisor};
 use crate::mount_process::MountProcess;
@@ -27,28 +29,40 @@ impl Supervisor {
                 Err(Outcome::Failed("the bucket was unmounted, but not by the node service".to_owned()))
             }
             (false, _) => {
-                let reason = format!("the mount process ended with {status}: {}", process.last_output());
-                self.died(process, true, reason)
+                let end = self.end(status);
+                self.died(process, true, |output| format!("the mount process ended with {end}: {output}"))
             }
         }
     }
 
-    /// Programs do not notice if another mount process can continue. Without one, the mount ends with the descriptor.
+    /// How a process has ended, and why if the kernel says so.
+    pub(super) fn end(&mut self, status: ExitStatus) -> String {
+        let killed = status.signal() == Some(Signal::KILL.as_raw());
+        // Also if it has not: the next one must not count for another end.
+        if self.memory.has_killed() && killed {
+            return format!("{status}, because the container is out of memory");
+        }
+        status.to_string()
+    }
+
+    /// Programs do not notice if another mount process can continue. Without one, the mount ends with the descriptor. The
+    /// reason quotes the end of the process's output, and in the report for the node only its last line: the node reads the
+    /// beginning of that, and an Event has no room for more.
     pub(super) fn died(
         &mut self,
         process: MountProcess,
         has_served: bool,
-        reason: String,
+        reason: impl Fn(&str) -> String,
     ) -> Result<State, Outcome> {
         let is_wanted = !self.exit_requested() && !is_disconnected(process.descriptor());
         let start_at = (self.has_journal() && is_wanted)
             .then(|| self.deaths.next_start(has_served, Instant::now()))
             .flatten();
-        let refused = Refused::new(Code::Failed, reason);
+        let refused = Refused::new(Code::Failed, reason(&process.last_output()));
         error_file::write(&self.comm, &refused);
         match start_at {
             Some(start_at) => {
-                error_file::write_deaths(&self.comm, self.deaths.count, &refused.message);
+                error_file::write_deaths(&self.comm, self.deaths.count, &reason(process.last_line()));
                 log::warn(&format!("{}; starting another", refused.message), &process.log_fields());
                 Ok(State::Dead { process, start_at })
             }

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use fuser::{Session, SessionACL};
 use mounter::handover::Refused;
@@ -23,8 +24,11 @@ impl Prepared {
                 let session = match survival {
                     Some(survival) => {
                         let (open_files, journal) = (front.open_files.clone(), survival.journal.clone());
-                        leave::on_request(open_files, journal).map_err(cannot_serve)?;
-                        takeover::begin(front, descriptor, users, survival).map_err(cannot_serve)?
+                        leave::on_request(Arc::clone(&open_files), journal).map_err(cannot_serve)?;
+                        let session = takeover::begin(front, descriptor, users, survival);
+                        let session = session.map_err(cannot_serve)?;
+                        open_files.reopen_in_background().map_err(cannot_serve)?;
+                        session
                     }
                     None => Session::from_fd(front, descriptor, users),
                 };

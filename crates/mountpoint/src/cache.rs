@@ -17,12 +17,13 @@ use mountpoint_s3_fs::prefetch::{CursorId, PrefetcherBuilder};
 use mountpoint_s3_fs::s3::S3Path;
 
 use crate::client::Client;
+use crate::memory::SMALL_BUFFER;
 use crate::meter::METER;
 use crate::options::Options;
 
 const MIB: usize = 1024 * 1024;
-/// In bytes: the unit of the caches, and the smallest buffers of the pool.
-pub(crate) const BLOCK: usize = MIB;
+/// In bytes: the unit of the caches, which fits a small buffer of the pool.
+const BLOCK: usize = SMALL_BUFFER;
 
 /// The folder of the cache, emptied: its contents belong to a process that ended.
 pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {

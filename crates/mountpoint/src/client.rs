@@ -74,6 +74,8 @@ pub(crate) struct Savings {
     pub(crate) single_put: bool,
     /// Small files are fetched when they are opened, as long as no more than these were opened and not read yet.
     pub(crate) first_reads: usize,
+    /// Reads at random places fetch nothing else.
+    pub(crate) exact_reads: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -139,8 +141,13 @@ impl Client {
         Arc::clone(&self.0.uploads)
     }
 
-    pub(crate) fn listings(&self) -> &Listings {
-        &self.0.listings
+    /// `None` for directory buckets, which are not listed in the order of names.
+    pub(crate) fn listings(&self) -> Option<&Listings> {
+        (!self.0.rights.rename).then_some(&self.0.listings)
+    }
+
+    pub(crate) fn fetches_exactly(&self) -> bool {
+        self.0.savings.exact_reads
     }
 
     /// A reader was closed.
@@ -228,14 +235,20 @@ impl ObjectClient for Client {
         max_keys: usize,
         prefix: &str,
     ) -> Answer<ListObjectsResult, ListObjectsError> {
-        let (listed, asked) = (listed(), Instant::now());
+        // While it lists a folder, the library also looks up that folder and its parent, with requests for one key: a page's
+        // token would make them find nothing.
+        let (listed, asked) = (listed().filter(|_| max_keys > 1), Instant::now());
         let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
-        let answer = self.answer(self.get().list_objects(bucket, token, delimiter, max_keys, prefix)).await;
-        if let (Some(listed), Ok(page)) = (&listed, &answer) {
+        let client = self.get();
+        let request = client.list_objects(bucket, token, delimiter, max_keys, prefix);
+        let mut answer = self.answer(request).await;
+        if let (Some(listed), Ok(page)) = (&listed, &mut answer) {
             listed.note_answer(asked, prefix);
-            // Directory buckets are not listed in the order of names.
-            if !self.0.rights.rename {
-                self.0.listings.note(listed, token, prefix, page, asked);
+            if let Some(listings) = self.listings() {
+                listings.note(listed, token, prefix, page, asked);
+            }
+            if listed.is_one_page() {
+                page.next_continuation_token = None;
             }
         }
         answer

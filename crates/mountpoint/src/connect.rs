@@ -1,18 +1,18 @@
 //! From options to an S3 client that is known to work: credentials, region and bucket are tried before anything is served, so
 //! that a mistake becomes an error of the mount.
 
+mod endpoint;
+
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use contract::s3::{REGIONS, RegionSources, is_amazon, is_region};
+use contract::s3::{RegionSources, is_amazon};
 use mounter::deadlines::{DIAGNOSE_AFTER, DIAGNOSE_GRACE, S3_ANSWER};
 use mounter::handover::{Code, Refused};
-use mountpoint_s3_client::config::{
-    AddressingStyle, Allocator, EndpointConfig, S3ClientConfig, TlsConfig, Uri,
-};
+use mountpoint_s3_client::config::{EndpointConfig, S3ClientConfig, TlsConfig};
 use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
 use mountpoint_s3_client::user_agent::UserAgent;
 use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
@@ -27,6 +27,8 @@ use crate::memory;
 use crate::options::Options;
 use crate::refusal::{self, RequestedBucket};
 use crate::telemetry::Telemetry;
+
+use endpoint::endpoint_config;
 
 /// How often the answer and the diagnosis are checked while both are awaited.
 const CHECK_EVERY: Duration = Duration::from_millis(20);
@@ -78,13 +80,14 @@ pub(crate) fn connect(
     let profile = options.profile.as_deref();
     let source = Source::find(options.no_sign_request, profile, ca_bundle.as_deref(), variable);
     loop {
-        check_region(&region)?;
-        let endpoint = endpoint_config(options, &region, endpoint_url.as_deref())?;
+        let endpoint = endpoint_config(options, &path.bucket, &region, endpoint_url.as_deref())?;
+        let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
         let requested = RequestedBucket {
             bucket: path.bucket.to_string(),
             endpoint: endpoint_url.clone().unwrap_or_else(|| format!("Amazon S3 in {region}")),
             region: region.clone(),
             identity: source.identity(),
+            proxy: route.as_ref().and_then(Route::proxy).map(str::to_owned),
         };
         let recipe =
             Recipe { config: config.clone().endpoint_config(endpoint.clone()), source: source.clone() };
@@ -93,7 +96,6 @@ pub(crate) fn connect(
         let made = recipe.source.keys().map_err(ClientError::from);
         let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
         let (first, keys) = made.map_err(|error| refusal::of_client(&error, &requested))?;
-        let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
         let outcome = match found_in {
             Some(_) => Outcome::Answer(Ok(())),
             None => attempt(&first, path, route, until),
@@ -105,7 +107,11 @@ pub(crate) fn connect(
                     rename: personality.supports_rename_object(),
                     overwrite: options.allow_overwrite,
                 };
-                let savings = Savings { single_put: !options.library_front, first_reads };
+                let savings = Savings {
+                    single_put: !options.library_front,
+                    first_reads,
+                    exact_reads: !options.caches_contents(),
+                };
                 let seen = Seen::new(stamp, keys);
                 let timeout = Arc::clone(&telemetry.server_timeout);
                 let client = Client::new(recipe, first.clone(), seen, rights, savings, timeout);
@@ -130,21 +136,18 @@ pub(crate) fn connect(
             Outcome::Answer(Err(error)) => return Err(refusal::of_listing(&error, &requested)),
             Outcome::Diagnosis(refused) => return Err(refused),
             Outcome::Timeout => {
-                let (endpoint, limit) = (&requested.endpoint, S3_ANSWER.as_secs());
+                let (server, limit) = (requested.server(), S3_ANSWER.as_secs());
+                let doubt = match requested.proxy {
+                    Some(_) => "does the proxy allow it, and is the server overloaded?",
+                    None => "is it overloaded?",
+                };
                 let message = format!(
-                    "{endpoint} did not answer within {limit} s, or only with temporary errors such as 503: is it overloaded?"
+                    "{server} did not answer within {limit} s, or only with temporary errors such as 503: {doubt}"
                 );
                 return Err(Refused::new(Code::TimedOut, message));
             }
         }
     }
-}
-
-/// The region becomes part of a host name and of what is signed. The volume, or a server that redirects, must not choose
-/// more than a region with it.
-fn check_region(region: &str) -> Result<(), Refused> {
-    let invalid = || Refused::new(Code::BadOption, format!("invalid `region` {region:?}: {REGIONS}"));
-    is_region(region).then_some(()).ok_or_else(invalid)
 }
 
 /// The kind of the bucket. Only Amazon has directory buckets: on other servers, requests that only such buckets know
@@ -227,26 +230,6 @@ fn user_agent(options: &Options) -> UserAgent {
     agent
 }
 
-fn endpoint_config(options: &Options, region: &str, url: Option<&str>) -> Result<EndpointConfig, Refused> {
-    let style = if options.force_path_style { AddressingStyle::Path } else { AddressingStyle::Automatic };
-    let config = EndpointConfig::new(region)
-        .addressing_style(style)
-        .use_accelerate(options.transfer_acceleration)
-        .use_dual_stack(options.dual_stack);
-    let Some(url) = url else { return Ok(config) };
-    let bad = |reason: &str| {
-        Refused::new(
-            Code::BadOption,
-            format!("invalid endpoint `{url}`: {reason}, such as https://s3.example.com"),
-        )
-    };
-    if !url.starts_with("http://") && !url.starts_with("https://") {
-        return Err(bad("it must be a URL that starts with http:// or https://"));
-    }
-    let uri = Uri::new_from_str(&Allocator::default(), url).map_err(|_| bad("it must be a URL"))?;
-    Ok(config.endpoint(uri))
-}
-
 type Answer = Result<(), ObjectClientError<ListObjectsError, S3RequestError>>;
 
 enum Outcome {
@@ -288,21 +271,4 @@ fn attempt(client: &S3CrtClient, path: &S3Path, route: Option<Route>, until: Ins
         }
     }
     diagnosis.map_or(Outcome::Timeout, |(refused, _)| Outcome::Diagnosis(refused))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_region_cannot_choose_a_host() {
-        for region in ["us-east-1", "eu", "my_region-7"] {
-            check_region(region).unwrap();
-        }
-        for region in ["", "a.evil.example/#", "eu west", "a\r\nx: y", "a/b", &"x".repeat(64)] {
-            let refused = check_region(region).unwrap_err();
-            assert_eq!(refused.code, Code::BadOption);
-            assert!(!refused.message.contains('\n'), "{refused}");
-        }
-    }
 }

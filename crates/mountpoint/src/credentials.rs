@@ -7,10 +7,16 @@ use std::path::{Path, PathBuf};
 use contract::keys::Keys;
 use exchange::{Exchange, ExchangeError, Server};
 use mounter::credentials::Credentials;
+use mounter::deadlines::S3_ANSWER;
 use mountpoint_s3_client::config::S3ClientAuthConfig;
 use thiserror::Error;
 
 use crate::keys;
+
+const _: () = assert!(
+    2 * exchange::ANSWER.as_secs() <= S3_ANSWER.as_secs(),
+    "S3 must still have time to answer after keys were exchanged"
+);
 
 #[derive(Debug, Error)]
 pub(crate) enum KeysError {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use exchange::SYSTEM_AUTHORITIES;
 use mounter::deadlines::DIAGNOSE_STEP;
 use mounter::handover::{Code, Refused};
-use mountpoint_s3_client::config::EndpointConfig;
+use mountpoint_s3_client::config::{Allocator, EndpointConfig, Uri};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -20,17 +20,23 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 /// For each address when the ones before have used up the time.
 const LEAST_PER_ADDRESS: Duration = Duration::from_millis(100);
 
-/// The route to the server of one bucket.
+/// Where the address of a proxy comes from.
+pub(crate) const CORRECT_PROXY: &str =
+    "correct `proxy.httpsProxy` of the installation, or `mountpointEnv.HTTPS_PROXY` of the volume";
+
+/// The route to the server of one bucket, or to the proxy before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     host: String,
     port: u16,
     /// The file of trusted authorities, with TLS.
     authorities: Option<PathBuf>,
+    /// Its URL without user and password, if the route goes through one.
+    proxy: Option<String>,
 }
 
 impl Route {
-    /// `None` if requests go through a proxy, or the address is not known.
+    /// `None` if the address is not known.
     pub(crate) fn to(
         bucket: &str,
         endpoint: &EndpointConfig,
@@ -43,10 +49,10 @@ impl Route {
         let set =
             |names: [&str; 2]| names.into_iter().find_map(|name| variable(name).filter(|it| !it.is_empty()));
         let proxy =
-            set(if encrypted { ["HTTPS_PROXY", "https_proxy"] } else { ["HTTP_PROXY", "http_proxy"] });
-        let direct = set(["NO_PROXY", "no_proxy"]).is_some_and(|exceptions| excepted(&host, &exceptions));
-        if proxy.is_some() && !direct {
-            return None;
+            set(if encrypted { ["https_proxy", "HTTPS_PROXY"] } else { ["http_proxy", "HTTP_PROXY"] });
+        let direct = set(["no_proxy", "NO_PROXY"]).is_some_and(|exceptions| excepted(&host, &exceptions));
+        if let Some(proxy) = proxy.filter(|_| !direct) {
+            return Self::to_proxy(&proxy);
         }
         let port = match u16::try_from(uri.host_port()).ok()? {
             0 if encrypted => 443,
@@ -55,18 +61,46 @@ impl Route {
         };
         let authorities =
             encrypted.then(|| ca_bundle.unwrap_or_else(|| Path::new(SYSTEM_AUTHORITIES)).to_owned());
-        Some(Self { host, port, authorities })
+        Some(Self { host, port, authorities, proxy: None })
+    }
+
+    fn to_proxy(url: &str) -> Option<Self> {
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        // From the last `@`: a password that contains one must not get into a message by half.
+        let address = rest.rsplit('@').next()?;
+        let uri = Uri::new_from_str(&Allocator::default(), format!("{scheme}://{address}")).ok()?;
+        let proxy = Some(format!("{scheme}://{}", uri.authority().to_str()?));
+        let (host, port) = (uri.host_name().to_str()?.to_owned(), u16::try_from(uri.host_port()).ok()?);
+        Some(Self { host, port, authorities: None, proxy })
+    }
+
+    pub(crate) fn proxy(&self) -> Option<&str> {
+        self.proxy.as_deref()
     }
 
     /// The first step that fails; `None` if the server is reachable and trusted but does not answer.
     pub(crate) fn diagnose(&self) -> Option<Refused> {
-        let Self { host, port, .. } = self;
+        let Self { host, port, proxy, .. } = self;
         let unknown = |error: &str| {
-            let message = format!(
-                "the host name `{host}` is not known here ({error}): correct the endpoint, or the cluster's DNS"
-            );
-            Some(Refused::new(Code::UnknownHost, message))
+            let remedy = match proxy {
+                Some(proxy) => format!("of the proxy {proxy} is not known here ({error}): {CORRECT_PROXY}"),
+                None => format!("is not known here ({error}): correct the endpoint, or the cluster's DNS"),
+            };
+            Some(Refused::new(Code::UnknownHost, format!("the host name `{host}` {remedy}")))
         };
+        let unreachable = |error: &str| {
+            let message = match proxy {
+                Some(proxy) => format!("the proxy {proxy} cannot be reached ({error}): {CORRECT_PROXY}"),
+                None => format!(
+                    "{host}:{port} cannot be reached ({error}): is the S3 server running, and does the network allow it?"
+                ),
+            };
+            Some(Refused::new(Code::EndpointUnreachable, message))
+        };
+        if *port == 0 {
+            // The S3 client assumes none.
+            return unreachable("its port is missing");
+        }
         let (sender, resolved) = mpsc::channel();
         let name = (host.clone(), *port);
         // The resolver has no deadline of its own.
@@ -85,10 +119,7 @@ impl Route {
                 Err(error) => failure = error,
             }
         }
-        let message = format!(
-            "{host}:{port} cannot be reached ({failure}): is the S3 server running, and does the network allow it?"
-        );
-        Some(Refused::new(Code::EndpointUnreachable, message))
+        unreachable(&failure.to_string())
     }
 
     fn shake_hands(&self, mut stream: TcpStream) -> Option<Refused> {
@@ -133,7 +164,7 @@ fn excepted(host: &str, exceptions: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mountpoint_s3_client::config::{AddressingStyle, Allocator, Uri};
+    use mountpoint_s3_client::config::AddressingStyle;
 
     fn route(url: &str, style: AddressingStyle, variables: &[(&str, &str)]) -> Option<Route> {
         let endpoint = Uri::new_from_str(&Allocator::default(), url).unwrap();
@@ -154,12 +185,30 @@ mod tests {
     }
 
     #[test]
-    fn a_route_through_a_proxy_is_not_diagnosed() {
-        let proxy = [("HTTPS_PROXY", "http://proxy")];
-        assert_eq!(route("https://s3.test", AddressingStyle::Path, &proxy), None);
-        assert!(route("http://s3.test", AddressingStyle::Path, &proxy).is_some());
-        let exception = [proxy[0], ("NO_PROXY", "localhost, .test")];
-        assert!(route("https://s3.test", AddressingStyle::Path, &exception).is_some());
+    fn a_route_through_a_proxy_ends_at_the_proxy() {
+        let proxy = [("HTTPS_PROXY", "http://proxy:3128")];
+        let through = route("https://s3.test", AddressingStyle::Path, &proxy).unwrap();
+        assert_eq!((through.host.as_str(), through.port, &through.authorities), ("proxy", 3128, &None));
+        assert_eq!(through.proxy(), Some("http://proxy:3128"));
+        let direct =
+            |url, variables: &[_]| route(url, AddressingStyle::Path, variables).unwrap().proxy.is_none();
+        assert!(direct("http://s3.test", &proxy));
+        assert!(direct("https://s3.test", &[proxy[0], ("NO_PROXY", "localhost, .test")]));
         assert!(!excepted("latest", "test") && excepted("a.b", "*") && !excepted("a.b", ""));
+    }
+
+    #[test]
+    fn the_password_of_a_proxy_is_in_no_message() {
+        for url in ["http://me:word@127.0.0.1:0", "http://me:wo@word/word@127.0.0.1:0", "me:word@127.0.0.1"] {
+            let route = route("https://s3.test", AddressingStyle::Path, &[("HTTPS_PROXY", url)]).unwrap();
+            let Refused { code, message } = route.diagnose().unwrap();
+            assert_eq!(code, Code::EndpointUnreachable, "{message}");
+            assert!(message.starts_with("the proxy http://127.0.0.1"), "{message}");
+            assert!(
+                message.contains("port is missing") && message.contains("`proxy.httpsProxy`"),
+                "{message}"
+            );
+            assert!(!message.contains("word") && !message.contains("me:"), "{message}");
+        }
     }
 }

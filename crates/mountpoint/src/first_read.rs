@@ -4,21 +4,35 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ETag;
+
+use crate::memory::SMALL_BUFFER;
 
 /// Bytes of the first request of a reader. A reader that continues gets the rest in large parts, and only then: the library
 /// sends the next request when more than half of this was read. So this is twice what programs read at random places at
 /// once (256 KiB), and a small part of the library's default (1152 KiB).
 pub(crate) const FIRST_BYTES: usize = 512 * 1024;
+/// As many bytes are counted for each answer.
+const _: () = assert!(FIRST_BYTES <= SMALL_BUFFER);
+/// A program that has not read a file that long after it has opened it may never read it, and must not keep the others' files
+/// from being fetched.
+const SOON: Duration = Duration::from_secs(10);
 
 /// Answers of type `A` that no read has taken yet.
 #[derive(Debug)]
 pub(crate) struct FirstReads<A> {
-    /// By the library's handle.
-    begun: Mutex<HashMap<u64, Begun<A>>>,
-    /// At most so many. A reader whose answer was dropped asks again.
+    kept: Mutex<Kept<A>>,
+    /// At most so many, with those that are awaited.
     most: usize,
+}
+
+#[derive(Debug)]
+struct Kept<A> {
+    /// By the library's handle.
+    answers: HashMap<u64, Begun<A>>,
+    awaited: usize,
 }
 
 #[derive(Debug)]
@@ -26,46 +40,70 @@ struct Begun<A> {
     key: String,
     etag: ETag,
     length: u64,
+    since: Instant,
     answer: A,
 }
 
+/// Room for one answer.
+#[derive(Debug)]
+pub(crate) struct Room<'a, A>(&'a FirstReads<A>);
+
 impl<A> FirstReads<A> {
     pub(crate) fn new(most: usize) -> Self {
-        Self { begun: Mutex::default(), most }
+        Self { kept: Mutex::new(Kept { answers: HashMap::new(), awaited: 0 }), most }
     }
 
-    /// Whether an object is fetched when it is opened: if one request is enough. An empty object has no bytes to ask for.
-    pub(crate) fn is_fetched_at_open(&self, length: usize) -> bool {
-        self.most > 0 && (1..=FIRST_BYTES).contains(&length)
-    }
-
-    fn begun(&self) -> MutexGuard<'_, HashMap<u64, Begun<A>>> {
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn keep(&self, handle: u64, key: &str, etag: ETag, length: u64, answer: A) {
-        let mut begun = self.begun();
-        if begun.len() >= self.most
-            && let Some(oldest) = begun.keys().min().copied()
-        {
-            begun.remove(&oldest);
+    /// If an object of this length is to be fetched when it is opened, because one request is enough and there is memory for
+    /// the answer. An empty object has no bytes to ask for. No other answer is dropped for it, unless it was not read soon:
+    /// its reader would ask for the same bytes again.
+    pub(crate) fn room(&self, length: usize, now: Instant) -> Option<Room<'_, A>> {
+        if !(1..=FIRST_BYTES).contains(&length) {
+            return None;
         }
-        begun.insert(handle, Begun { key: key.to_owned(), etag, length, answer });
+        let mut kept = self.kept();
+        if kept.answers.len() + kept.awaited >= self.most {
+            let (oldest, begun) = kept.answers.iter().min_by_key(|(_, begun)| begun.since)?;
+            if now.saturating_duration_since(begun.since) < SOON {
+                return None;
+            }
+            let oldest = *oldest;
+            kept.answers.remove(&oldest);
+        }
+        kept.awaited += 1;
+        Some(Room(self))
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept<A>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The answer for a request of all bytes of this object, if there is one.
     pub(crate) fn take(&self, key: &str, etag: Option<&ETag>, range: Option<&Range<u64>>) -> Option<A> {
         let (etag, range) = (etag?, range?);
-        let mut begun = self.begun();
+        let answers = &mut self.kept().answers;
         let is_wanted =
             |it: &Begun<A>| it.key == key && it.etag == *etag && range.start == 0 && range.end == it.length;
-        let handle = begun.iter().find_map(|(handle, it)| is_wanted(it).then_some(*handle))?;
-        begun.remove(&handle).map(|it| it.answer)
+        let handle = answers.iter().find_map(|(handle, it)| is_wanted(it).then_some(*handle))?;
+        answers.remove(&handle).map(|it| it.answer)
     }
 
     /// The file was closed, perhaps without being read.
     pub(crate) fn end(&self, handle: u64) {
-        self.begun().remove(&handle);
+        self.kept().answers.remove(&handle);
+    }
+}
+
+impl<A> Room<'_, A> {
+    pub(crate) fn keep(self, handle: u64, key: &str, etag: ETag, length: u64, answer: A) {
+        let begun = Begun { key: key.to_owned(), etag, length, since: Instant::now(), answer };
+        self.0.kept().answers.insert(handle, begun);
+    }
+}
+
+/// Also when there is no answer, or the request was dropped.
+impl<A> Drop for Room<'_, A> {
+    fn drop(&mut self) {
+        self.0.kept().awaited -= 1;
     }
 }
 
@@ -77,10 +115,19 @@ mod tests {
         etag.into()
     }
 
+    fn keep<A>(reads: &FirstReads<A>, handle: u64, answer: A) {
+        let room = reads.room(10, Instant::now()).unwrap();
+        room.keep(handle, "key", etag("one"), 10, answer);
+    }
+
+    fn is_full(reads: &FirstReads<()>) -> bool {
+        reads.room(10, Instant::now()).is_none()
+    }
+
     #[test]
     fn an_answer_is_for_one_read_of_the_same_object() {
         let reads = FirstReads::new(1);
-        reads.keep(7, "key", etag("one"), 10, "answer");
+        keep(&reads, 7, "answer");
         assert_eq!(reads.take("other", Some(&etag("one")), Some(&(0..10))), None);
         assert_eq!(reads.take("key", Some(&etag("two")), Some(&(0..10))), None);
         assert_eq!(reads.take("key", Some(&etag("one")), Some(&(5..10))), None);
@@ -91,23 +138,45 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_read_is_dropped() {
-        let reads = FirstReads::new(32);
-        reads.keep(7, "key", etag("one"), 10, ());
-        reads.end(7);
-        assert!(reads.begun().is_empty());
-        for handle in 0..100 {
-            reads.keep(handle, "key", etag("one"), 10, ());
-        }
-        assert_eq!(reads.begun().len(), 32);
-        assert!(reads.begun().contains_key(&99) && !reads.begun().contains_key(&0));
+    fn an_answer_stays_until_it_is_read_or_its_file_is_closed() {
+        let reads = FirstReads::new(2);
+        keep(&reads, 7, ());
+        keep(&reads, 8, ());
+        assert!(is_full(&reads));
+        reads.take("key", Some(&etag("one")), Some(&(0..10))).unwrap();
+        assert!(!is_full(&reads));
+        keep(&reads, 9, ());
+        assert!(is_full(&reads));
+        reads.end(9);
+        assert!(!is_full(&reads));
+    }
+
+    #[test]
+    fn an_answer_that_is_awaited_has_its_place() {
+        let reads = FirstReads::new(1);
+        let awaited = reads.room(10, Instant::now()).unwrap();
+        assert!(is_full(&reads));
+        drop(awaited);
+        assert!(!is_full(&reads), "the request has failed");
+    }
+
+    #[test]
+    fn what_is_not_read_soon_gives_way() {
+        let reads = FirstReads::new(2);
+        keep(&reads, 7, "first");
+        keep(&reads, 8, "second");
+        let later = reads.room(10, Instant::now() + SOON).unwrap();
+        later.keep(9, "other", etag("two"), 10, "third");
+        let take = |key, version: &str| reads.take(key, Some(&etag(version)), Some(&(0..10)));
+        assert_eq!((take("key", "one"), take("key", "one")), (Some("second"), None));
+        assert_eq!(take("other", "two"), Some("third"));
     }
 
     #[test]
     fn what_one_request_can_fetch_is_fetched_at_open() {
-        let reads = FirstReads::<()>::new(1);
-        assert!(reads.is_fetched_at_open(1) && reads.is_fetched_at_open(FIRST_BYTES));
-        assert!(!reads.is_fetched_at_open(0) && !reads.is_fetched_at_open(FIRST_BYTES + 1));
-        assert!(!FirstReads::<()>::new(0).is_fetched_at_open(1), "there is no memory for it");
+        let has_room = |most, length| FirstReads::<()>::new(most).room(length, Instant::now()).is_some();
+        assert!(has_room(1, 1) && has_room(1, FIRST_BYTES));
+        assert!(!has_room(1, 0) && !has_room(1, FIRST_BYTES + 1));
+        assert!(!has_room(0, 1), "there is no memory for it");
     }
 }

@@ -20,10 +20,10 @@ use crate::changes::Changes;
 use crate::client::Client;
 use crate::journal::Version;
 use crate::listings::{Answer, Answered, renew};
-use crate::numbers::{Entry, Meaning, Numbers};
+use crate::numbers::{Entry, Meaning, Numbers, ROOT};
 use crate::opening::confirm_name;
 use crate::outdated::{KNOWN_FOR, Outdated};
-use crate::uploads::{Again, Published, Uploads};
+use crate::uploads::{Again, Published, ReadObject, Uploads};
 
 pub(crate) struct Inodes<M> {
     library: M,
@@ -55,7 +55,8 @@ impl<M: Metablock> Inodes<M> {
     async fn renew(&self, directory: InodeNo, name: &str) -> Result<(), InodeError> {
         let outdated = || self.outdated.given_out(directory, name, Instant::now());
         let given_out = outdated();
-        if let Some(due) = self.client.listings().due(directory, name, KNOWN_FOR, given_out) {
+        let listings = self.client.listings();
+        if let Some(due) = listings.and_then(|it| it.due(directory, name, KNOWN_FOR, given_out)) {
             let learned = |name: &str, answered: &Answered| {
                 self.note_listed(directory, name, answered);
             };
@@ -109,7 +110,7 @@ impl<M: Metablock> Inodes<M> {
                         created => created?,
                     }
                 }
-                found => found?,
+                found => found.map_err(|error| gone(error, ino))?,
             };
             if !self.numbers.find(number, &entry(&found, false)) {
                 self.library.forget(found.ino(), 1).await;
@@ -128,10 +129,10 @@ impl<M: Metablock> Inodes<M> {
         }
     }
 
-    /// The kernel may be told of what was found.
-    fn tell(&self, parent: InodeNo, name: &OsStr, found: &Lookup, is_local: bool) -> Lookup {
+    /// The kernel is about to get what was found.
+    fn record_lookup(&self, parent: InodeNo, name: &OsStr, found: &Lookup, is_local: bool) -> Lookup {
         // The library has found it, so that it is UTF-8.
-        let ino = self.numbers.tell(parent, &name.to_string_lossy(), &entry(found, is_local));
+        let ino = self.numbers.record_lookup(parent, &name.to_string_lossy(), &entry(found, is_local));
         self.numbers.commit();
         renumbered(found, ino)
     }
@@ -185,6 +186,8 @@ impl<M: Metablock> Inodes<M> {
         Ok(library)
     }
 
+    /// A listing that the server answered before the file was published, and that arrives afterwards, makes the library take
+    /// the file for one of another client: it then knows what was published here by another number.
     async fn open_to_continue(
         &self,
         object: &Published,
@@ -196,19 +199,55 @@ impl<M: Metablock> Inodes<M> {
         let library = self.number_to_write(ino).await?;
         // With `incremental_upload`, the library keeps the size of the file, which it would else set to zero meanwhile.
         let mode = WriteMode { allow_overwrite: true, incremental_upload: true };
-        let handle = self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await?;
+        let open =
+            async |library| self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await;
+        let (handle, number) = match open(library).await {
+            Err(InodeError::StaleInode { old_inode, remote_key, new_inode }) => {
+                let is_ours = |etag: &str| etag == object.etag.as_str();
+                let Some(found) = self.look_up_ours(&old_inode.key, is_ours).await else {
+                    return Err(InodeError::StaleInode { old_inode, remote_key, new_inode });
+                };
+                for reader in self.uploads.readers(self.numbers.of_library(found.ino())) {
+                    self.library.flush_reader(found.ino(), reader).await?;
+                }
+                if let Some((replaced, lookups)) = self.numbers.replace(ino, found.ino()) {
+                    self.library.forget(replaced, lookups).await;
+                }
+                (open(found.ino()).await?, found.ino())
+            }
+            opened => (opened?, library),
+        };
         let stat = handle.lookup.stat();
         if stat.etag.as_deref() == Some(object.etag.as_str()) {
             self.uploads.begin_continuation(fh, ino, object, stat.size);
             return Ok(renumbered_handle(handle, ino));
         }
-        self.library.finish_writing(library, None, fh).await?;
+        self.library.finish_writing(number, None, fh).await?;
         let inode = handle.lookup.inode_err();
         Err(InodeError::StaleInode {
             remote_key: object.key.clone(),
             old_inode: inode.clone(),
             new_inode: inode,
         })
+    }
+
+    /// Looks up a path once, if it has an object that was published here.
+    async fn look_up_ours(&self, path: &str, is_ours: impl Fn(&str) -> bool) -> Option<Lookup> {
+        let mut found: Option<Lookup> = None;
+        for name in path.split('/') {
+            let directory = found.as_ref().map_or(ROOT, Lookup::ino);
+            let next = self.library.lookup(directory, OsStr::new(name)).await;
+            if directory != ROOT {
+                self.library.forget(directory, 1).await;
+            }
+            found = Some(next.ok()?);
+        }
+        let found = found?;
+        if !found.stat().etag.as_deref().is_some_and(is_ours) {
+            self.library.forget(found.ino(), 1).await;
+            return None;
+        }
+        Some(found)
     }
 
     /// At once: to open a file that waits to be published makes the library do so before it returns, and after a death in
@@ -230,7 +269,8 @@ impl<M: Metablock> Inodes<M> {
         creates: bool,
     ) -> Result<NewHandle, InodeError> {
         let location = handle.lookup.s3_location()?;
-        self.uploads.begin(fh, location.bucket_name(), location.full_key().as_ref(), creates);
+        let replaces = Version::of(handle.lookup.stat().etag.as_deref());
+        self.uploads.begin(fh, ino, location.bucket_name(), location.full_key().as_ref(), creates, replaces);
         Ok(renumbered_handle(handle, ino))
     }
 }
@@ -242,6 +282,13 @@ fn entry(found: &Lookup, is_local: bool) -> Entry {
 fn entry_of(library: InodeNo, kind: InodeKind, stat: &InodeStat, is_local: bool) -> Entry {
     let version = Version::of(stat.etag.as_deref());
     Entry { library, is_directory: kind == InodeKind::Directory, version, is_local }
+}
+
+/// None if no object stands for the file yet.
+fn read_object(found: &Lookup) -> Option<ReadObject> {
+    let InodeStat { etag, size, .. } = found.stat();
+    let key = found.s3_location().ok()?.full_key().to_string();
+    Some(ReadObject { key, etag: ETag::from(etag.as_deref()?.to_owned()), length: *size as u64 })
 }
 
 fn renumbered(found: &Lookup, ino: InodeNo) -> Lookup {

@@ -1,8 +1,9 @@
 //! Which page of a folder's listing a name is on. A program that lists a folder and then opens its files takes longer than the
-//! listing is kept. One request for a page renews what is known about up to a thousand files, where each lookup takes two.
+//! listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
+//! there is to know about up to a thousand files, where each lookup takes two.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,9 +16,30 @@ use crate::scoped::scoped;
 const PAGES: usize = 100;
 /// Lookups of names on a page after which a request for all of it costs less: a page takes the server longer than a lookup.
 const WORTH_A_PAGE: usize = 16;
+/// Pages of a folder that lookups alone lead to, at most. Names in a folder of more than ten thousand files are rarely looked
+/// up so close to each other that a page, which is kept for less than a second, serves several of them.
+const PAGES_BY_NAME: usize = 10;
+/// Names on such pages in all folders. The library remembers them, with some hundred bytes for each, as long as their folder,
+/// also those that no program asks for.
+const LEARNED: usize = 100_000;
 
 #[derive(Debug, Default)]
-pub(crate) struct Listings(Mutex<VecDeque<Page>>);
+pub(crate) struct Listings(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    pages: VecDeque<Page>,
+    /// By folder: files that were found one by one, because no page has them.
+    found: HashMap<u64, Found>,
+    /// Names on pages that lookups alone have led to.
+    learned: usize,
+}
+
+#[derive(Debug)]
+struct Found {
+    files: usize,
+    since: Instant,
+}
 
 #[derive(Debug)]
 struct Page {
@@ -25,6 +47,8 @@ struct Page {
     folder: u64,
     /// Of the request; none for the first page.
     token: Option<String>,
+    /// Of the request for the next page; none for the last page.
+    next: Option<String>,
     /// Names: those between them are on this page, or do not exist.
     first: String,
     last: String,
@@ -34,18 +58,18 @@ struct Page {
 }
 
 /// A page that is worth a request.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
     folder: u64,
     token: Option<String>,
-    last: String,
 }
 
-/// The folder that is being listed, beginning with the page of this token.
+/// The folder that is being listed.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     folder: u64,
-    token: Option<String>,
+    /// Only this page of it.
+    page: Option<Due>,
     answered: Answered,
 }
 
@@ -77,7 +101,7 @@ thread_local! {
 
 /// Lists a folder through the library.
 pub(crate) async fn listing<T>(folder: u64, answered: Answered, list: impl Future<Output = T>) -> T {
-    scoped(&LISTED, &Listed { folder, token: None, answered }, list).await
+    scoped(&LISTED, &Listed { folder, page: None, answered }, list).await
 }
 
 /// Inside of that, which one.
@@ -88,7 +112,12 @@ pub(crate) fn listed() -> Option<Listed> {
 impl Listed {
     /// The token of the request, where the library wants the page of another one or the first.
     pub(crate) fn token<'a>(&'a self, wanted: Option<&'a str>) -> Option<&'a str> {
-        wanted.or(self.token.as_deref())
+        wanted.or_else(|| self.page.as_ref()?.token.as_deref())
+    }
+
+    /// The library must not ask for the page after this one.
+    pub(crate) fn is_one_page(&self) -> bool {
+        self.page.is_some()
     }
 
     pub(crate) fn note_answer(&self, asked: Instant, prefix: &str) {
@@ -97,7 +126,7 @@ impl Listed {
 }
 
 impl Listings {
-    fn pages(&self) -> MutexGuard<'_, VecDeque<Page>> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -112,24 +141,12 @@ impl Listings {
         let objects = page.objects.iter().map(|object| object.key.as_str());
         let folders = page.common_prefixes.iter().map(|folder| folder.trim_end_matches('/'));
         let names = objects.chain(folders).filter_map(|key| key.strip_prefix(prefix));
-        self.note_names(listed.folder, token, names, asked);
-    }
-
-    fn note_names<'a>(
-        &self,
-        folder: u64,
-        token: Option<&str>,
-        names: impl Iterator<Item = &'a str> + Clone,
-        asked: Instant,
-    ) {
-        let mut pages = self.pages();
-        pages.retain(|page| page.folder != folder || page.token.as_deref() != token);
-        let (Some(first), Some(last)) = (names.clone().min(), names.max()) else { return };
-        if pages.len() >= PAGES {
-            pages.pop_front();
+        let next = page.next_continuation_token.as_deref();
+        let state = &mut *self.state();
+        if listed.is_one_page() {
+            state.note_learned(listed.folder, token, names.clone().count());
         }
-        let (token, first, last) = (token.map(str::to_owned), first.to_owned(), last.to_owned());
-        pages.push_back(Page { folder, token, first, last, asked, lookups: 0 });
+        state.note_names(listed.folder, (token, next), names, asked);
     }
 
     /// The page that this lookup makes worth a request, if what it says is older than `kept`, or than an outdated listing.
@@ -140,9 +157,10 @@ impl Listings {
         kept: Duration,
         outdated: Option<Instant>,
     ) -> Option<Due> {
-        let mut pages = self.pages();
-        let mut of_folder = pages.iter_mut().filter(|page| page.folder == folder);
-        let page = of_folder.find(|page| page.first.as_str() <= name && name <= page.last.as_str())?;
+        let state = &mut *self.state();
+        let Some(page) = state.page_of(folder, name) else {
+            return state.next_page(folder, kept);
+        };
         page.lookups += 1;
         let is_worth_it = page.lookups >= WORTH_A_PAGE && page.asked.elapsed() >= kept;
         if !is_worth_it && outdated.is_none_or(|given_out| page.asked >= given_out) {
@@ -150,75 +168,93 @@ impl Listings {
         }
         // Others that look up meanwhile do not ask for it, too.
         (page.asked, page.lookups) = (Instant::now(), 0);
-        Some(Due { folder, token: page.token.clone(), last: page.last.clone() })
+        Some(Due { folder, token: page.token.clone() })
+    }
+
+    /// A lookup has found this name. Programs that create files look up names that do not exist, and gain nothing by a page.
+    pub(crate) fn note_found(&self, folder: u64, name: &str, kept: Duration) {
+        let state = &mut *self.state();
+        if state.page_of(folder, name).is_some() {
+            return;
+        }
+        if state.found.len() >= PAGES {
+            state.found.retain(|_, found| found.since.elapsed() < kept);
+        }
+        let found = state.found.entry(folder).or_insert_with(|| Found { files: 0, since: Instant::now() });
+        if found.since.elapsed() >= kept {
+            *found = Found { files: 0, since: Instant::now() };
+        }
+        found.files += 1;
     }
 }
 
-/// Asks for the page again; the library learns what is on it.
+impl State {
+    fn note_names<'a>(
+        &mut self,
+        folder: u64,
+        (token, next): (Option<&str>, Option<&str>),
+        names: impl Iterator<Item = &'a str> + Clone,
+        asked: Instant,
+    ) {
+        self.pages.retain(|page| page.folder != folder || page.token.as_deref() != token);
+        let (Some(first), Some(last)) = (names.clone().min(), names.max()) else { return };
+        if self.pages.len() >= PAGES {
+            self.pages.pop_front();
+        }
+        let [token, next] = [token, next].map(|token| token.map(str::to_owned));
+        let (first, last) = (first.to_owned(), last.to_owned());
+        self.pages.push_back(Page { folder, token, next, first, last, asked, lookups: 0 });
+    }
+
+    /// So many names are on a page to which lookups alone have led. A page counts once.
+    fn note_learned(&mut self, folder: u64, token: Option<&str>, names: usize) {
+        let is_page = |page: &Page| page.folder == folder && page.token.as_deref() == token;
+        if !self.pages.iter().any(is_page) {
+            self.learned += names;
+        }
+    }
+
+    fn page_of(&mut self, folder: u64, name: &str) -> Option<&mut Page> {
+        let mut of_folder = self.pages.iter_mut().filter(|page| page.folder == folder);
+        of_folder.find(|page| page.first.as_str() <= name && name <= page.last.as_str())
+    }
+
+    /// The first page that is not known, if so many of its names were found lately that it is worth a request.
+    fn next_page(&mut self, folder: u64, kept: Duration) -> Option<Due> {
+        let found = self.found.get(&folder)?;
+        if found.files < WORTH_A_PAGE || found.since.elapsed() >= kept {
+            return None;
+        }
+        self.found.remove(&folder);
+        let of_folder = || self.pages.iter().filter(|page| page.folder == folder);
+        if of_folder().count() >= PAGES_BY_NAME || self.learned >= LEARNED {
+            return None;
+        }
+        let token = match of_folder().max_by(|one, other| one.last.cmp(&other.last)) {
+            Some(last) => Some(last.next.clone()?),
+            None => None,
+        };
+        Some(Due { folder, token })
+    }
+}
+
+/// Asks for the page; the library learns what is on it.
 pub(crate) async fn renew(
     library: &impl Metablock,
     due: Due,
     learned: impl Fn(&str, &Answered) + Send + Sync,
 ) -> Result<(), InodeError> {
-    let Due { folder, token, last } = due;
+    let folder = due.folder;
     let handle = library.new_readdir_handle(folder).await?;
-    let listed = Listed { folder, token, answered: Answered::default() };
-    let until_last = Box::new(|_, name: std::ffi::OsString, _, _| {
-        // The first two are the folder itself and the one above.
-        if name.as_encoded_bytes() > last.as_bytes() {
-            return AddDirEntryResult::ReplyBufferFull;
-        }
+    let listed = Listed { folder, page: Some(due), answered: Answered::default() };
+    let learn = Box::new(|_, name: std::ffi::OsString, _, _| {
         learned(&name.to_string_lossy(), &listed.answered);
         AddDirEntryResult::EntryAdded
     });
-    let renewed = scoped(&LISTED, &listed, library.readdir(folder, handle, 0, false, until_last)).await;
+    let renewed = scoped(&LISTED, &listed, library.readdir(folder, handle, 0, false, learn)).await;
     library.releasedir(handle).await?;
     renewed
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const KEPT: Duration = Duration::from_secs(1);
-
-    fn old() -> Instant {
-        Instant::now().checked_sub(KEPT * 2).unwrap()
-    }
-
-    #[test]
-    fn a_page_is_asked_for_again_when_many_of_its_names_are_looked_up() {
-        let listings = Listings::default();
-        listings.note_names(1, None, ["a", "m"].into_iter(), old());
-        listings.note_names(1, Some("next"), ["n", "z"].into_iter(), old());
-        let due = |name| listings.due(1, name, KEPT, None);
-        for _ in 1..WORTH_A_PAGE {
-            assert_eq!(due("o"), None);
-        }
-        assert_eq!(due("b"), None, "on another page");
-        assert_eq!(listings.due(2, "o", KEPT, None), None, "in another folder");
-        assert_eq!(due("o"), Some(Due { folder: 1, token: Some("next".into()), last: "z".into() }));
-        for _ in 0..2 * WORTH_A_PAGE {
-            assert_eq!(due("o"), None, "it has just been asked for");
-        }
-        listings.note_names(1, Some("next"), ["n", "z"].into_iter(), old());
-        assert_eq!(due("o"), None, "and its answer counts from the beginning");
-        assert_eq!(listings.pages().len(), 2);
-        assert!(
-            listings.due(1, "a", KEPT, Some(Instant::now())).is_some(),
-            "a listing has said older things"
-        );
-        assert_eq!(listings.due(1, "a", KEPT, Some(old())), None, "and others do not ask for it, too");
-    }
-
-    #[test]
-    fn the_oldest_pages_are_forgotten() {
-        let listings = Listings::default();
-        for folder in 0..2 * PAGES as u64 {
-            listings.note_names(folder, None, ["a"].into_iter(), old());
-        }
-        assert_eq!(listings.pages().len(), PAGES);
-        listings.note_names(7, None, [].into_iter(), old());
-        assert_eq!(listings.pages().len(), PAGES, "an empty page has no names");
-    }
-}
+mod tests;

@@ -20,7 +20,9 @@ const LEAST_FOR_BUFFERS: u64 = 24 * MIB;
 const FOR_SPOOLS: u64 = 8;
 /// More would be used by hundreds of writers only, and none of them needs it.
 const MOST_FOR_SPOOLS: u64 = 64 * MIB;
-/// Of the parts beyond the least, for the content of files that were opened and not read yet: one in three.
+/// Bytes of the smallest buffers of the library's pool, in which the answer to a request for as much or less arrives.
+pub(crate) const SMALL_BUFFER: usize = 1024 * 1024;
+/// Of what is beyond the least, for the content of files that were opened and not read yet: one third.
 const FOR_FIRST_READS: usize = 3;
 /// As many as programs open at once.
 const MOST_FIRST_READS: usize = 32;
@@ -58,11 +60,12 @@ pub(crate) fn for_spools(container: Option<u64>) -> u64 {
     (rest / FOR_SPOOLS).min(MOST_FOR_SPOOLS)
 }
 
-/// How many small files may have their content in buffers before they are read. Each of them takes the buffer of a whole
-/// part, and the library cannot take it back: with too many, all other readers and writers wait for them.
+/// How many small files may have their content in buffers before they are read. The S3 client reserves as much as a request
+/// asks for, and a part at most; so each of them takes a small buffer. The library cannot take it back: with too many, all
+/// other readers and writers wait for them.
 pub(crate) fn for_first_reads(limit: usize, read_part: usize) -> usize {
-    let parts = data_buffer_budget_for(limit) / read_part;
-    (parts.saturating_sub(LEAST_PARTS) / FOR_FIRST_READS).min(MOST_FIRST_READS)
+    let beyond_least = data_buffer_budget_for(limit).saturating_sub(LEAST_PARTS.saturating_mul(read_part));
+    (beyond_least / FOR_FIRST_READS / SMALL_BUFFER).min(MOST_FIRST_READS)
 }
 
 /// The smallest one with which the library gives out that much for buffers.
@@ -139,9 +142,10 @@ mod tests {
             for_first_reads(limit, usize::try_from(part_mib * MIB).unwrap())
         };
         assert_eq!(first_reads(64, 8), 0);
-        assert_eq!(first_reads(128, 8), 1);
-        assert_eq!(first_reads(512, 8), 13);
-        assert_eq!(first_reads(512, 64), 0);
+        assert_eq!(first_reads(128, 8), 14);
+        assert_eq!(first_reads(512, 8), 32);
+        assert_eq!(first_reads(512, 64), 32);
+        assert_eq!(first_reads(512, 1024), 0);
         assert_eq!(first_reads(65536, 8), 32);
     }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::pin::pin;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use mounter::figures::{Code, FILE, Figures, Operation, uptime};
 use mountpoint_s3_crt::s3::client::RequestMetrics;
@@ -73,6 +73,12 @@ impl Meter {
         self.change(|state| state.figures.written_bytes += bytes as u64);
     }
 
+    /// The mount has new temporary keys.
+    pub(crate) fn keys_expire(&self, at: SystemTime) {
+        let at = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.change(|state| state.figures.keys_expire = Some(at.as_secs()));
+    }
+
     pub(crate) fn looked_in_cache(&self, found: bool) {
         self.change(|State { figures, .. }| {
             *(if found { &mut figures.cache_hits } else { &mut figures.cache_misses }) += 1;
@@ -86,7 +92,7 @@ impl Meter {
     }
 
     /// The work of a request of the kernel. Most of it ends without waiting for anything, and is not noted.
-    pub(crate) async fn attend(&self, work: impl Future<Output = ()>) {
+    pub(crate) async fn track(&self, work: impl Future<Output = ()>) {
         let mut work = pin!(work);
         let (begun, mut waiting) = (Instant::now(), None);
         poll_fn(|context| {
@@ -185,6 +191,7 @@ mod tests {
             meter.looked_in_cache(found);
         }
         let upload = meter.upload();
+        meter.keys_expire(SystemTime::UNIX_EPOCH + Duration::from_secs(9));
         assert!(meter.state().is_changed);
         let expected = Figures {
             read_bytes: 7,
@@ -192,6 +199,7 @@ mod tests {
             cache_hits: 2,
             cache_misses: 1,
             uploads: 1,
+            keys_expire: Some(9),
             ..Figures::default()
         };
         assert_eq!(figures(&meter), expected);
@@ -204,10 +212,10 @@ mod tests {
     #[test]
     fn a_request_that_waits_is_known_until_it_ends() {
         let meter = Meter::default();
-        block_on(meter.attend(async {}));
+        block_on(meter.track(async {}));
         assert!(!meter.state().is_changed, "it has not waited");
         let (go, gate) = oneshot::channel::<()>();
-        let waits = meter.attend(async { gate.await.unwrap() });
+        let waits = meter.track(async { gate.await.unwrap() });
         let look = async {
             assert!(figures(&meter).waiting_since.is_some_and(|since| since <= uptime()));
             go.send(()).unwrap();

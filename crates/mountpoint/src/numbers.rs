@@ -22,11 +22,11 @@ pub(crate) struct Numbers {
 
 #[derive(Default)]
 struct State {
-    /// How often the kernel was told of what it learned from this process.
+    /// How often the kernel has looked up what it learned from this process.
     lookups: HashMap<u64, u64>,
     /// What the kernel had learned from a predecessor.
     inherited: Nodes,
-    /// Those of them that the library knows.
+    /// Those of them that the library knows, and files of this process that the library has given another number.
     found: HashMap<u64, Found>,
     /// Their numbers, by the library's.
     by_library: HashMap<u64, u64>,
@@ -34,7 +34,7 @@ struct State {
 
 struct Found {
     library: u64,
-    /// How often the library was asked, and expects to be told to forget.
+    /// How often the library was asked, and expects to be asked to forget.
     lookups: u64,
 }
 
@@ -85,19 +85,19 @@ impl Numbers {
     }
 
     pub(crate) fn meaning(&self, ino: u64) -> Meaning {
-        if ino == ROOT || self.base == 0 {
-            return Meaning::Known(ino);
+        if ino == ROOT {
+            return Meaning::Known(ROOT);
+        }
+        let state = self.state();
+        if let Some(found) = state.found.get(&ino) {
+            return Meaning::Known(found.library);
         }
         if ino > self.base {
             return Meaning::Known(ino - self.base);
         }
-        let state = self.state();
-        match (state.found.get(&ino), state.inherited.get(ino)) {
-            (Some(found), _) => Meaning::Known(found.library),
-            (None, Some(node)) if !node.is_stale => {
-                Meaning::Named { parent: node.parent, node: node.clone() }
-            }
-            (None, _) => Meaning::Stale,
+        match state.inherited.get(ino) {
+            Some(node) if !node.is_stale => Meaning::Named { parent: node.parent, node: node.clone() },
+            _ => Meaning::Stale,
         }
     }
 
@@ -125,12 +125,33 @@ impl Numbers {
         Some((library, lookups))
     }
 
-    /// The kernel is about to be told of the entry by this number. Recorded with the next commit.
-    pub(crate) fn tell(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
+    /// The library has another number for a file that it knew, and was asked for it once. Returns what it has to forget.
+    pub(crate) fn replace(&self, ino: u64, library: u64) -> Option<(u64, u64)> {
+        let mut state = self.state();
+        let replaced = match state.found.remove(&ino) {
+            Some(found) => {
+                state.by_library.remove(&found.library);
+                (found.library, found.lookups)
+            }
+            None => (ino.checked_sub(self.base)?, *state.lookups.get(&ino)?),
+        };
+        state.found.insert(ino, Found { library, lookups: 1 });
+        // Unless the kernel knows it by that number already.
+        if !state.lookups.contains_key(&(self.base + library)) {
+            state.by_library.insert(library, ino);
+        }
+        Some(replaced)
+    }
+
+    /// The kernel is about to get the entry by this number. Recorded with the next commit.
+    pub(crate) fn record_lookup(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
         let mut state = self.state();
         if let Some(ino) = self.inherited(&mut state, parent, name, entry) {
             state.find(ino, entry.library);
-            state.inherited.look_up(ino);
+            match state.lookups.get_mut(&ino) {
+                Some(lookups) => *lookups += 1,
+                None => state.inherited.look_up(ino),
+            }
             self.journal.note(&Record::LookedUp(ino));
             return ino;
         }
@@ -148,7 +169,7 @@ impl Numbers {
         ino
     }
 
-    /// The number by which the kernel would be told of the entry.
+    /// The number by which the kernel would get the entry.
     pub(crate) fn number(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
         let inherited = self.inherited(&mut self.state(), parent, name, entry);
         inherited.unwrap_or(self.base + entry.library)
@@ -204,16 +225,20 @@ impl Numbers {
         }
         let mut state = self.state();
         self.journal.note(&Record::Forgotten(ino, lookups));
-        if ino > self.base {
-            if let Some(left) = state.lookups.get_mut(&ino) {
-                *left = left.saturating_sub(lookups);
-                if *left == 0 {
-                    state.lookups.remove(&ino);
-                }
+        let is_known = if ino > self.base {
+            let left = state.lookups.get(&ino).map_or(0, |known| known.saturating_sub(lookups));
+            match left {
+                0 => state.lookups.remove(&ino),
+                left => state.lookups.insert(ino, left),
+            };
+            if !state.found.contains_key(&ino) {
+                return Some((ino - self.base, lookups));
             }
-            return Some((ino - self.base, lookups));
-        }
-        if !state.inherited.forget(ino, lookups) {
+            left > 0
+        } else {
+            !state.inherited.forget(ino, lookups)
+        };
+        if is_known {
             return None;
         }
         let Found { library, lookups } = state.found.remove(&ino)?;

@@ -14,14 +14,14 @@ use mountpoint_s3_fs::s3::config::PartConfig;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use mountpoint_s3_fs::{Runtime, S3Filesystem, S3FilesystemConfig, Superblock, SuperblockConfig};
 
-use crate::cache::{self, BLOCK};
+use crate::cache;
 use crate::client::Client;
 use crate::connect::{Connected, Variable, connect};
 use crate::first_read::FIRST_BYTES;
 use crate::fuse::{Finish, FuseFilesystem, OpenFiles, Repetitions, Spools, Storage, Workers};
 use crate::inodes::Inodes;
 use crate::journal::{Begin, Journal};
-use crate::memory;
+use crate::memory::{self, SMALL_BUFFER};
 use crate::multipart::Unfinished;
 use crate::numbers::Numbers;
 use crate::options::{Options, UploadChecksums};
@@ -76,7 +76,7 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let parts = parts.map_err(bad_option)?;
     let pool = PagedPool::config()
         .with_candidate_sizes([
-            CandidateSize::prunable(BLOCK),
+            CandidateSize::prunable(SMALL_BUFFER),
             CandidateSize::prunable(parts.read_size_bytes),
             CandidateSize::new(parts.write_size_bytes),
         ])

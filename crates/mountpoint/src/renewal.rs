@@ -11,6 +11,8 @@ use std::time::{Duration, SystemTime};
 use exchange::renew_at;
 use mounter::EXPIRED;
 
+use crate::meter::METER;
+
 const FIRST_RETRY: Duration = Duration::from_secs(1);
 /// Also how long new keys may take after the kubelet has renewed an expired token.
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
@@ -28,6 +30,7 @@ pub(crate) fn keep_renewed<T, E: Display>(
 ) {
     // An earlier process may have left it.
     report(folder, None);
+    METER.keys_expire(expires);
     let mut renewal = Renewal::of_keys(SystemTime::now(), expires);
     while let Some(owner) = owner.upgrade() {
         let now = SystemTime::now();
@@ -35,6 +38,7 @@ pub(crate) fn keep_renewed<T, E: Display>(
             match renew(&owner) {
                 Ok(until) => {
                     expires = until;
+                    METER.keys_expire(expires);
                     renewal = Renewal::of_keys(SystemTime::now(), expires);
                     report(folder, None);
                 }

@@ -26,6 +26,20 @@ impl Published {
     }
 }
 
+/// The object that a handle reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReadObject {
+    pub(crate) key: String,
+    pub(crate) etag: ETag,
+    pub(crate) length: u64,
+}
+
+impl ReadObject {
+    pub(crate) fn version(object: Option<&Self>) -> Version {
+        Version::of(object.map(|object| object.etag.as_str()))
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Uploads(Mutex<State>);
 
@@ -33,8 +47,8 @@ pub(crate) struct Uploads(Mutex<State>);
 struct State {
     /// By the library's handle.
     writers: HashMap<u64, Writer>,
-    /// The library's handles that read, by inode, and the version that they read.
-    readers: HashMap<u64, HashMap<u64, Version>>,
+    /// The library's handles that read, by inode, and what they read.
+    readers: HashMap<u64, HashMap<u64, Option<ReadObject>>>,
     /// Bytes of a continued file that the library counts a second time, by inode.
     replays: HashMap<u64, usize>,
     /// The object that the next upload to a key must replace. The library has one writer for each key at a time.
@@ -43,10 +57,14 @@ struct State {
 
 #[derive(Debug)]
 struct Writer {
+    /// As the kernel knows the file.
+    ino: u64,
     bucket: String,
     key: String,
     /// There was no object when the file was opened.
     creates: bool,
+    /// The object that there was.
+    replaces: Version,
     /// Once the upload is complete.
     etag: Option<ETag>,
     /// The open file as the kernel knows it, and how many bytes it has.
@@ -58,17 +76,27 @@ impl Uploads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn begin(&self, handle: u64, bucket: &str, key: &str, creates: bool) {
+    pub(crate) fn begin(
+        &self,
+        handle: u64,
+        ino: u64,
+        bucket: &str,
+        key: &str,
+        creates: bool,
+        replaces: Version,
+    ) {
         let mut state = self.state();
         // Of an upload that failed before it began.
         state.conditions.remove(key);
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        state.writers.insert(handle, Writer { bucket, key, creates, etag: None, file: None });
+        let writer = Writer { ino, bucket, key, creates, replaces, etag: None, file: None };
+        state.writers.insert(handle, writer);
     }
 
     /// The next upload to the key replaces this object and no other. Its first `length` bytes are written again.
     pub(crate) fn begin_continuation(&self, handle: u64, ino: u64, object: &Published, length: usize) {
-        self.begin(handle, &object.bucket, &object.key, false);
+        let replaces = Version::of(Some(object.etag.as_str()));
+        self.begin(handle, ino, &object.bucket, &object.key, false, replaces);
         let mut state = self.state();
         state.conditions.insert(object.key.clone(), object.etag.clone());
         if length > 0 {
@@ -86,7 +114,12 @@ impl Uploads {
         self.state().writers.get(&handle).is_some_and(|writer| writer.creates)
     }
 
-    /// The same by the key of the object.
+    /// The object that the upload replaces.
+    pub(crate) fn replaces(&self, handle: u64) -> Version {
+        self.state().writers.get(&handle).map(|writer| writer.replaces).unwrap_or_default()
+    }
+
+    /// Whether the upload creates an object that did not exist, by its key.
     pub(crate) fn creates_object(&self, key: &str) -> bool {
         self.is_written(key, |writer| writer.creates)
     }
@@ -122,6 +155,12 @@ impl Uploads {
         Some(Published { bucket: bucket.clone(), key: key.clone(), etag: etag.clone()? })
     }
 
+    /// Whether a program that has the file open has left this object.
+    pub(crate) fn has_published(&self, ino: u64, etag: &str) -> bool {
+        let is_it = |writer: &Writer| writer.etag.as_ref().is_some_and(|left| left.as_str() == etag);
+        self.state().writers.values().any(|writer| writer.ino == ino && is_it(writer))
+    }
+
     pub(crate) fn end(&self, handle: u64) {
         self.state().writers.remove(&handle);
     }
@@ -147,14 +186,13 @@ impl Uploads {
         self.state().replays.remove(&ino);
     }
 
-    pub(crate) fn add_reader(&self, ino: u64, handle: u64, version: Version) {
-        self.state().readers.entry(ino).or_default().insert(handle, version);
+    pub(crate) fn add_reader(&self, ino: u64, handle: u64, object: Option<ReadObject>) {
+        self.state().readers.entry(ino).or_default().insert(handle, object);
     }
 
-    /// Which version a handle reads.
-    pub(crate) fn read_by(&self, ino: u64, handle: u64) -> Version {
+    pub(crate) fn read_by(&self, ino: u64, handle: u64) -> Option<ReadObject> {
         let state = self.state();
-        state.readers.get(&ino).and_then(|readers| readers.get(&handle)).copied().unwrap_or_default()
+        state.readers.get(&ino)?.get(&handle)?.clone()
     }
 
     pub(crate) fn remove_reader(&self, ino: u64, handle: u64) {
@@ -210,13 +248,16 @@ mod tests {
     #[test]
     fn an_upload_is_known_by_its_handle_until_it_ends() {
         let uploads = Uploads::default();
-        uploads.begin(7, "bucket", "key", true);
+        uploads.begin(7, 1, "bucket", "key", true, Version::default());
         assert!(uploads.creates(7) && uploads.key(7).as_deref() == Some("key") && uploads.key(8).is_none());
         assert!(uploads.creates_object("key") && !uploads.creates_object("other"));
         assert!(uploads.writes_object("key") && !uploads.writes_object("other"));
         assert_eq!(uploads.published(7), None);
         uploads.has_bytes_of(7, 1, 30);
+        assert!(!uploads.has_published(1, "one"));
         assert_eq!(uploads.publish(7, "one".into()), Some((1, 30)));
+        assert!(uploads.has_published(1, "one"));
+        assert!(!uploads.has_published(1, "other") && !uploads.has_published(2, "one"));
         assert!(!uploads.creates_object("key"), "it exists now");
         assert_eq!(uploads.published(7), Some(object("one")));
         uploads.end(7);
@@ -231,7 +272,7 @@ mod tests {
         assert_eq!(uploads.condition("key"), Some("one".into()));
         assert_eq!(uploads.condition("key"), None);
         uploads.begin_continuation(8, 1, &object("one"), 0);
-        uploads.begin(9, "bucket", "key", false);
+        uploads.begin(9, 2, "bucket", "key", false, Version::default());
         assert_eq!(uploads.condition("key"), None, "another writer has begun since");
     }
 

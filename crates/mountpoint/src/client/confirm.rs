@@ -1,5 +1,7 @@
 //! Whether an object is still the one that is known, and the first read of it.
 
+use std::time::Instant;
+
 use async_trait::async_trait;
 use mountpoint_s3_client::ObjectClient as _;
 use mountpoint_s3_client::types::{GetObjectParams, HeadObjectParams};
@@ -15,15 +17,15 @@ impl Confirm for Client {
         if self.0.uploads.writes_object(key) {
             return false;
         }
-        if !self.0.first_reads.is_fetched_at_open(length) {
+        let Some(room) = self.0.first_reads.room(length, Instant::now()) else {
             let answer = self.head_object(bucket, key, &HeadObjectParams::new()).await;
             return answer.is_ok_and(|object| object.etag == etag);
-        }
+        };
         let end = length as u64;
         let params = GetObjectParams::new().range(Some(0..end)).if_match(Some(etag.clone()));
         match self.transfer(self.get().get_object(bucket, key, &params)).await {
             Ok(answer) => {
-                self.0.first_reads.keep(handle, key, etag, end, answer);
+                room.keep(handle, key, etag, end, answer);
                 true
             }
             // Whatever it is: the library asks, too, and knows how to report it.

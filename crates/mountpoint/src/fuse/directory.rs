@@ -13,7 +13,7 @@ use super::storage::Storage;
 const NOWHERE: i64 = i64::MAX;
 
 pub(super) struct Directory {
-    ino: u64,
+    pub(super) ino: u64,
     flags: i32,
     state: Mutex<State>,
 }

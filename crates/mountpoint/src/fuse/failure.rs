@@ -4,6 +4,8 @@ use mountpoint_s3_fs::fs::{Error, ToErrno as _};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::server_timeout::ServerTimedOut;
+
 #[derive(Debug, Error)]
 pub(super) enum Failure {
     #[error("{0:#}")]
@@ -20,6 +22,8 @@ pub(super) enum Failure {
     Spool(String),
     #[error("cannot look the object up: {0}")]
     Server(String),
+    #[error(transparent)]
+    TimedOut(#[from] ServerTimedOut),
     #[error("the object was replaced or deleted while the file was open")]
     Replaced,
     #[error(
@@ -43,9 +47,12 @@ impl Failure {
             Self::BadHandle => Errno::BADF,
             Self::OutOfOrder { .. } => Errno::INVAL,
             Self::Truncation { .. } => Errno::PERM,
-            Self::ReadBack { .. } | Self::Spool(_) | Self::Server(_) | Self::Lost | Self::Deadly { .. } => {
-                Errno::IO
-            }
+            Self::ReadBack { .. }
+            | Self::Spool(_)
+            | Self::Server(_)
+            | Self::TimedOut(_)
+            | Self::Lost
+            | Self::Deadly { .. } => Errno::IO,
             Self::Replaced => Errno::STALE,
         };
         errno.raw_os_error()

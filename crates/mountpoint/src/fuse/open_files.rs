@@ -1,27 +1,29 @@
 //! What programs do with open files and directories.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use async_lock::{RwLock, RwLockWriteGuard};
+use bytes::Bytes;
 use fuser::consts::FOPEN_DIRECT_IO;
 use futures::FutureExt as _;
-use futures::future::join_all;
-use futures::lock::Mutex;
+use futures::executor::block_on;
 use mountpoint_s3_fs::fs::{DirectoryReplier, OpenFlags, Opened};
 
 use super::directory::Directory;
 use super::failure::Failure;
 use super::handles::{Handle, Handles};
+use super::inherited::{Inherited, Which};
 use super::origin::Origin;
 use super::reader::Reader;
 use super::storage::Storage;
 use super::writer::Writer;
 use crate::journal::{Access, Known, Open, Record};
+use crate::uploads::ReadObject;
 
 /// Between looks whether a write is under way.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
@@ -31,11 +33,7 @@ pub(crate) struct OpenFiles {
     handles: Handles,
     /// The library itself continues files, as it can in directory buckets.
     appends: bool,
-    /// Files that a predecessor had opened for reading, by inode, until they matter.
-    inherited_readers: HashMap<u64, Mutex<Vec<u64>>>,
-    /// Files that it had opened for writing, until the first request that they matter to.
-    inherited_writers: Mutex<Vec<u64>>,
-    has_inherited_writers: AtomicBool,
+    inherited: Inherited,
     /// Every write holds it for reading.
     writes: RwLock<()>,
 }
@@ -44,39 +42,40 @@ impl OpenFiles {
     /// With what was open when a predecessor died.
     pub(crate) fn new(storage: Storage, known: Option<&Known>, appends: bool) -> Self {
         let handles = Handles::after(known.map_or(0, |known| known.highest_handle));
-        let mut readers = HashMap::<u64, Mutex<Vec<u64>>>::new();
-        let mut writers = Vec::new();
-        for (number, known) in known.into_iter().flat_map(|known| &known.handles) {
+        let (mut inherited, mut writers) = (Inherited::default(), Vec::new());
+        let opened = known.into_iter().flat_map(|known| known.handles.iter().map(move |open| (known, open)));
+        for (all, (number, known)) in opened {
             let Open { ino, flags, unique, .. } = known.open;
             let handle = match known.open.access {
-                Access::Read => Handle::Reader(Arc::new(Reader::inherit(*number, known))),
+                Access::Read => {
+                    inherited.add_reader(ino, *number);
+                    Handle::Reader(Arc::new(Reader::inherit(*number, known)))
+                }
                 Access::List => {
                     Handle::Directory(Arc::new(Directory::inherit(ino, flags, known.names.clone())))
                 }
                 Access::Write | Access::Append if known.is_lost() => Handle::Lost,
                 Access::Write | Access::Append => {
+                    inherited.add_writer(ino, *number, all);
+                    writers.push(*number);
                     Handle::Writer(Arc::new(Writer::inherit(&storage, *number, known)))
                 }
             };
-            match handle {
-                Handle::Reader(_) => readers.entry(ino).or_default().get_mut().push(*number),
-                Handle::Writer(_) => writers.push(*number),
-                Handle::Appender(_) | Handle::Directory(_) | Handle::Lost => {}
-            }
             handles.insert(*number, unique, handle);
         }
         if known.is_some() {
             storage.spools.keep_only(&writers);
         }
-        Self {
-            storage,
-            handles,
-            appends,
-            inherited_readers: readers,
-            has_inherited_writers: AtomicBool::new(!writers.is_empty()),
-            inherited_writers: Mutex::new(writers),
-            writes: RwLock::new(()),
+        Self { storage, handles, appends, inherited, writes: RwLock::new(()) }
+    }
+
+    /// Also what no program asks for: the library must know of it when it decides about others. No request waits for this.
+    pub(crate) fn reopen_in_background(self: Arc<Self>) -> io::Result<()> {
+        if !self.inherited.has_writers() {
+            return Ok(());
         }
+        let reopen = move || block_on(self.inherited.reopen_all_writers(&self.storage, &self.handles));
+        thread::Builder::new().name("reopen".to_owned()).spawn(reopen).map(drop)
     }
 
     /// From now on, all writes wait; `None` if some that were under way did not end in time.
@@ -86,44 +85,27 @@ impl OpenFiles {
         let mut pause = pin!(self.writes.write());
         loop {
             match pause.as_mut().now_or_never() {
-                None if Instant::now() < until => std::thread::sleep(LOOK_EVERY),
+                None if Instant::now() < until => thread::sleep(LOOK_EVERY),
                 paused => return paused,
             }
         }
     }
 
-    /// The library has to know what a predecessor had opened for writing before it tells anyone the size of a file, which is
-    /// that of what was written. What cannot be opened now is tried again when it is used, and fails then.
-    pub(super) async fn reopen_writers(&self) {
-        if !self.has_inherited_writers.load(Ordering::Acquire) {
-            return;
-        }
-        let mut inherited = self.inherited_writers.lock().await;
-        let writers = inherited.drain(..).filter_map(|number| match self.handles.get(number) {
-            Ok(Handle::Writer(writer)) => Some(writer),
-            _ => None,
-        });
-        join_all(writers.map(async |writer| drop(writer.reopen(&self.storage).await))).await;
-        self.has_inherited_writers.store(false, Ordering::Release);
+    /// What a predecessor had opened for writing and a request is about, which the library has to know before it tells anyone
+    /// the size of a file, which is that of what was written.
+    pub(super) async fn reopen_writers(&self, which: Which<'_>) {
+        self.inherited.reopen_writers(&self.storage, &self.handles, which).await;
     }
 
-    /// The library decides who else may use a file, and for that has to know who has it open. Most of what a predecessor had
-    /// opened does not matter to anyone else, and is opened again when it is used.
-    pub(super) async fn reopen(&self, ino: u64) {
-        self.reopen_writers().await;
-        let Some(inherited) = self.inherited_readers.get(&ino) else { return };
-        let mut inherited = inherited.lock().await;
-        for number in inherited.drain(..) {
-            if let Ok(Handle::Reader(reader)) = self.handles.get(number) {
-                // As above.
-                let _ = reader.library(&self.storage).await;
-            }
-        }
+    /// The library decides who else may use a file, and for that has to know who has it open.
+    async fn reopen(&self, ino: u64) {
+        self.reopen_writers(Which::File(ino)).await;
+        self.inherited.reopen_readers(&self.storage, &self.handles, ino).await;
     }
 
     pub(super) async fn reopen_named(&self, parent: u64, name: &OsStr) {
-        self.reopen_writers().await;
-        if self.inherited_readers.is_empty() {
+        self.reopen_writers(Which::Named(parent, name)).await;
+        if !self.inherited.has_readers() {
             return;
         }
         if let Ok(entry) = self.storage.files.lookup(parent, name).await {
@@ -154,23 +136,31 @@ impl OpenFiles {
         if let Some(opened) = self.opened_before(origin, flags) {
             return Ok(opened);
         }
+        let flags_of_open = OpenFlags::from(flags);
+        if flags_of_open.intersects(OpenFlags::O_WRONLY | OpenFlags::O_RDWR) {
+            // The number of writers is limited: those that have written already must not be the ones without
+            // memory.
+            self.reopen_writers(Which::All).await;
+        }
         self.reopen(ino).await;
         let Storage { files, uploads, .. } = &self.storage;
-        let opened = files.open(ino, flags.into(), pid).await?;
+        let opened = files.open(ino, flags_of_open, pid).await?;
         let library = opened.fh;
         let number = self.handles.next_number();
         let open = Open::new(ino, flags, pid, origin.unique);
         let (open, handle) = match uploads.key(library) {
             None => {
-                let open = Open { version: uploads.read_by(ino, library), ..open };
-                let reader = Reader::new(number, &open, library);
+                let object = uploads.read_by(ino, library);
+                let open = Open { version: ReadObject::version(object.as_ref()), ..open };
+                let reader = Reader::new(number, &open, library, object);
                 (open, Handle::Reader(Arc::new(reader)))
             }
             Some(key) if self.appends => {
                 (Open { access: Access::Append, key, ..open }, Handle::Appender(library))
             }
             Some(key) => {
-                let open = Open { access: Access::Write, key, creates: uploads.creates(library), ..open };
+                let (creates, version) = (uploads.creates(library), uploads.replaces(library));
+                let open = Open { access: Access::Write, key, creates, version, ..open };
                 let writer = Writer::new(&self.storage, number, &open, library);
                 (open, Handle::Writer(Arc::new(writer)))
             }
@@ -183,12 +173,16 @@ impl OpenFiles {
         !self.handles.writers(ino).is_empty()
     }
 
-    /// The library's number of a file that can be read.
-    pub(super) async fn reader(&self, fh: u64) -> Result<u64, Failure> {
+    pub(super) async fn read(&self, ino: u64, fh: u64, offset: i64, size: u32) -> Result<Bytes, Failure> {
         match self.handles.get(fh)? {
-            Handle::Reader(reader) => reader.read(&self.storage).await,
+            Handle::Reader(reader) => {
+                // The kernel's offsets are not negative.
+                reader.read(&self.storage, offset.try_into().unwrap_or_default(), size).await
+            }
             // The library says that it cannot be read.
-            Handle::Appender(library) => Ok(library),
+            Handle::Appender(library) => {
+                Ok(self.storage.files.read(ino, library, offset, size, 0, None).await?)
+            }
             Handle::Writer(_) | Handle::Directory(_) | Handle::Lost => Err(Failure::BadHandle),
         }
     }
@@ -203,7 +197,7 @@ impl OpenFiles {
     ) -> Result<u32, Failure> {
         let _passage = self.writes.read().await;
         // A writer that continues excludes others, and others exclude it.
-        self.reopen_writers().await;
+        self.reopen_writers(Which::File(ino)).await;
         match self.handles.get(fh)? {
             Handle::Writer(writer) => writer.write(&self.storage, offset, content, origin).await,
             Handle::Appender(library) => {
@@ -278,7 +272,7 @@ impl OpenFiles {
             return Ok(opened);
         }
         // The library keeps what it knows of the new files in a directory when that is opened, with their sizes.
-        self.reopen_writers().await;
+        self.reopen_writers(Which::In(ino)).await;
         let opened = self.storage.files.opendir(ino, flags).await?;
         let number = self.handles.next_number();
         let open = Open { access: Access::List, ..Open::new(ino, flags, 0, origin.unique) };
@@ -293,8 +287,8 @@ impl OpenFiles {
         with_attributes: bool,
         to: impl DirectoryReplier + Send + Sync,
     ) -> Result<(), Failure> {
-        self.reopen_writers().await;
         let Handle::Directory(directory) = self.handles.get(fh)? else { return Err(Failure::BadHandle) };
+        self.reopen_writers(Which::In(directory.ino)).await;
         let added = directory.list(&self.storage, offset, with_attributes, to).await?;
         if !added.names.is_empty() {
             let offset = u64::try_from(offset).unwrap_or_default();

@@ -1,13 +1,18 @@
 //! A file that is open for reading. It is one version of an object, whichever mount process serves it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{OnceLock, PoisonError};
 
+use bytes::Bytes;
 use futures::lock::Mutex;
 use mountpoint_s3_fs::fs::OpenFlags;
 
 use super::failure::Failure;
+use super::read_pattern::{Fetch, ReadPattern};
 use super::storage::Storage;
 use crate::journal::{self, Open, Record, Version};
+use crate::server_timeout::Awaited;
+use crate::uploads::ReadObject;
 
 /// The library's handles are counted from one.
 const NONE: u64 = 0;
@@ -19,8 +24,10 @@ pub(super) struct Reader {
     pid: u32,
     direct: bool,
     version: Version,
-    /// The library's handle, once this process has one.
+    /// The library's handle, once this process has one, and what it reads.
     library: AtomicU64,
+    object: OnceLock<ReadObject>,
+    pattern: std::sync::Mutex<ReadPattern>,
     /// Locked while it is being opened again; whether it was closed for good.
     is_released: Mutex<bool>,
     /// A program has closed it since it was last read. Then the library lets others write the file.
@@ -28,7 +35,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(handle: u64, open: &Open, library: u64) -> Self {
+    pub(super) fn new(handle: u64, open: &Open, library: u64, object: Option<ReadObject>) -> Self {
         Self {
             handle,
             ino: open.ino,
@@ -36,6 +43,8 @@ impl Reader {
             direct: OpenFlags::from(open.flags).direct_io(),
             version: open.version,
             library: AtomicU64::new(library),
+            object: object.map_or_else(OnceLock::new, OnceLock::from),
+            pattern: std::sync::Mutex::default(),
             is_released: Mutex::default(),
             is_idle: AtomicBool::new(false),
         }
@@ -44,15 +53,31 @@ impl Reader {
     /// Opened by a predecessor.
     pub(super) fn inherit(handle: u64, known: &journal::Handle) -> Self {
         let is_idle = AtomicBool::new(known.is_idle);
-        Self { is_idle, ..Self::new(handle, &known.open, NONE) }
+        Self { is_idle, ..Self::new(handle, &known.open, NONE, None) }
     }
 
-    /// The library's handle, to read.
-    pub(super) async fn read(&self, storage: &Storage) -> Result<u64, Failure> {
-        if self.is_idle.load(Ordering::Relaxed) && self.is_idle.swap(false, Ordering::SeqCst) {
+    pub(super) async fn read(&self, storage: &Storage, offset: u64, size: u32) -> Result<Bytes, Failure> {
+        let was_idle = self.is_idle.load(Ordering::Relaxed) && self.is_idle.swap(false, Ordering::SeqCst);
+        if was_idle {
             storage.journal.record(&Record::Busy(self.handle));
         }
-        self.library(storage).await
+        let library = self.library(storage).await?;
+        let fetch = self.pattern.lock().unwrap_or_else(PoisonError::into_inner).read(offset, size.into());
+        // A reader that was idle may have lost the file to a writer, which the library knows.
+        let exactly = fetch == Fetch::Exactly && !was_idle && storage.fetches_exactly();
+        let object = self.object.get().filter(|_| exactly);
+        // The client does not end a download that stalls. A reader can fail at any time: the library keeps count of what was
+        // read from the download, and the next reader continues from there.
+        let content = storage.server_timeout.limit(Awaited::Transfer, async {
+            if let Some(object) = object
+                && let Some(content) = read_exactly(storage, object, offset, size).await
+            {
+                return Ok(content);
+            }
+            let offset = i64::try_from(offset).unwrap_or(i64::MAX);
+            Ok(storage.files.read(self.ino, library, offset, size, 0, None).await?)
+        });
+        content.await?
     }
 
     pub(super) async fn flush(&self, storage: &Storage, lock: u64, pid: u32) -> Result<(), Failure> {
@@ -79,9 +104,14 @@ impl Reader {
         }
         let flags = if self.direct { OpenFlags::O_DIRECT } else { OpenFlags::empty() };
         let library = storage.files.open(self.ino, flags, self.pid).await?.fh;
-        if storage.uploads.read_by(self.ino, library) != self.version {
+        let object = storage.uploads.read_by(self.ino, library);
+        if ReadObject::version(object.as_ref()) != self.version {
             storage.files.release(self.ino, library, 0, None, false).await?;
             return Err(Failure::Replaced);
+        }
+        if let Some(object) = object {
+            // Always the same version.
+            let _ = self.object.set(object);
         }
         self.library.store(library, Ordering::SeqCst);
         // After that, so that a close at this moment is noticed here or finds the handle itself.
@@ -91,7 +121,7 @@ impl Reader {
         Ok(library)
     }
 
-    /// Also of what is being opened again for somebody else at this moment: the library would keep it for ever, and refuse
+    /// Also of what is being opened again for another program at this moment: the library would keep it for ever, and refuse
     /// every writer of the file.
     pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
         let mut is_released = self.is_released.lock().await;
@@ -106,4 +136,14 @@ impl Reader {
     fn opened(&self) -> Option<u64> {
         Some(self.library.load(Ordering::SeqCst)).filter(|library| *library != NONE)
     }
+}
+
+/// `None` if the library is to try it: it knows how to report what is wrong.
+async fn read_exactly(storage: &Storage, object: &ReadObject, offset: u64, size: u32) -> Option<Bytes> {
+    let end = object.length.min(offset.saturating_add(size.into()));
+    if offset >= end {
+        return None;
+    }
+    let fetched = storage.fetch(&object.key, &object.etag, offset..end).await;
+    fetched.inspect_err(|reason| tracing::debug!(reason, "cannot read a part of an object by itself")).ok()
 }

@@ -1,5 +1,6 @@
 //! The library's results as replies to the kernel.
 
+use bytes::Bytes;
 use fuser::{
     ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs,
     ReplyWrite,
@@ -52,6 +53,11 @@ reply_with!(written: ReplyWrite, |reply, bytes: u32| {
     count_bytes("write", bytes as usize);
     METER.written(bytes as usize);
 });
+reply_with!(data: ReplyData, |reply, content: Bytes| {
+    reply.data(&content);
+    count_bytes("read", content.len());
+    METER.read(content.len());
+});
 reply_with!(statfs: ReplyStatfs, |reply, of: StatFs| reply.statfs(
     of.total_blocks,
     of.free_blocks,
@@ -62,17 +68,6 @@ reply_with!(statfs: ReplyStatfs, |reply, of: StatFs| reply.statfs(
     of.maximum_name_length,
     of.fragment_size,
 ));
-
-pub(super) fn data(reply: ReplyData, result: Result<impl AsRef<[u8]>, i32>) {
-    match result {
-        Ok(content) => {
-            reply.data(content.as_ref());
-            count_bytes("read", content.as_ref().len());
-            METER.read(content.as_ref().len());
-        }
-        Err(errno) => reply.error(errno),
-    }
-}
 
 pub(super) struct Names<'a>(pub(super) &'a mut ReplyDirectory);
 

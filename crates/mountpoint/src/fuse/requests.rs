@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::time::SystemTime;
 
+use fuser::consts::FUSE_PARALLEL_DIROPS;
 use fuser::{
     Filesystem, KernelConfig, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite, Request, TimeOrNow,
@@ -10,14 +11,14 @@ use fuser::{
 use futures::executor::block_on;
 use rustix::io::Errno;
 
+use super::FuseFilesystem;
 use super::attributes::{Change, Requested, moment};
 use super::failure::Failure;
+use super::inherited::Which;
 use super::replies::{
     Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
     opened, statfs, written,
 };
-use super::{FuseFilesystem, Storage};
-use crate::server_timeout::Awaited;
 
 /// The library's metrics are made of spans with this target and these names.
 macro_rules! span {
@@ -42,6 +43,8 @@ macro_rules! admit {
 /// For every other request the trait replies with the error that the library would reply with.
 impl Filesystem for FuseFilesystem {
     fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
+        // Without it, the kernel looks up the names of a directory one after the other. Every kernel that is supported has it.
+        let _ = config.add_capabilities(FUSE_PARALLEL_DIROPS);
         block_on(self.files().init(config))
     }
 
@@ -57,7 +60,7 @@ impl Filesystem for FuseFilesystem {
         let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("lookup", request, ino = parent, wanted = ?name);
         let handler = async move {
-            open_files.reopen_writers().await;
+            open_files.reopen_writers(Which::Named(parent, &name)).await;
             open_files.storage.files.lookup(parent, &name).await
         };
         self.answer(span, handler, entry(reply));
@@ -71,7 +74,7 @@ impl Filesystem for FuseFilesystem {
         admit!(self, request, reply);
         let open_files = self.open_files();
         let handler = async move {
-            open_files.reopen_writers().await;
+            open_files.reopen_writers(Which::File(ino)).await;
             open_files.storage.files.getattr(ino).await
         };
         self.answer(span!("getattr", request, ino), handler, attributes(reply));
@@ -100,7 +103,7 @@ impl Filesystem for FuseFilesystem {
         let (open_files, ignored) = (self.open_files(), self.ignores_attributes);
         let handler = async move {
             let files = &open_files.storage.files;
-            open_files.reopen_writers().await;
+            open_files.reopen_writers(Which::File(ino)).await;
             let current = files.getattr(ino).await?;
             match requested.change_of(&current.attr) {
                 Change::Nothing => Ok(current),
@@ -132,32 +135,14 @@ impl Filesystem for FuseFilesystem {
         fh: u64,
         offset: i64,
         size: u32,
-        flags: i32,
-        lock: Option<u64>,
+        _flags: i32,
+        _lock: Option<u64>,
         reply: ReplyData,
     ) {
         admit!(self, request, reply);
         let open_files = self.open_files();
-        self.workers.run(span!("read", request, ino, fh, offset, size), async move {
-            let Storage { files, server_timeout, .. } = &open_files.storage;
-            let content = match open_files.reader(fh).await {
-                // The client does not end a download that stalls. A reader can fail at any time: the library keeps count
-                // of what was read from the download, and the next reader continues from there.
-                Ok(fh) => {
-                    let content = files.read(ino, fh, offset, size, flags, lock);
-                    server_timeout.limit(Awaited::Transfer, content).await
-                }
-                Err(failure) => return data(reply, Err::<Vec<u8>, _>(log_failure(&failure))),
-            };
-            let content = match content {
-                Ok(content) => content.map_err(|error| log_failure(&error.into())),
-                Err(timed_out) => {
-                    tracing::warn!("read failed: {timed_out}");
-                    Err(Errno::IO.raw_os_error())
-                }
-            };
-            data(reply, content);
-        });
+        let handler = async move { open_files.read(ino, fh, offset, size).await };
+        self.answer(span!("read", request, ino, fh, offset, size), handler, data(reply));
     }
 
     fn write(

@@ -1,7 +1,9 @@
 //! The library's file system, and what it needs beside it to publish a file more than once.
 
+use std::ops::Range;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use futures::StreamExt as _;
 use mountpoint_s3_client::ObjectClient as _;
 use mountpoint_s3_client::error::{HeadObjectError, ObjectClientError};
@@ -100,25 +102,35 @@ impl Storage {
     }
 
     /// The next bytes of an object of which the first `length` were written here.
-    async fn read_back(&self, object: &Published, offset: u64, length: u64) -> Result<Vec<u8>, Failure> {
-        let failed =
-            |reason: &dyn std::fmt::Display| Failure::ReadBack { length, reason: reason.to_string() };
+    async fn read_back(&self, object: &Published, offset: u64, length: u64) -> Result<Bytes, Failure> {
         let end = length.min(offset + READ_BACK);
-        let etag = Some(object.etag.clone());
-        let params = GetObjectParams::new().range(Some(offset..end)).if_match(etag);
-        let response = self.client.get_object(&object.bucket, &object.key, &params).await;
-        let mut response = response.map_err(|error| failed(&error))?;
+        let fetched = self.fetch(&object.key, &object.etag, offset..end).await;
+        fetched.map_err(|reason| Failure::ReadBack { length, reason })
+    }
+
+    /// Whether the library may be bypassed: it has no cache that a read could be answered from, or that should keep it.
+    pub(super) fn fetches_exactly(&self) -> bool {
+        self.client.fetches_exactly()
+    }
+
+    /// A part of this version of an object, with one request. The error is a reason.
+    pub(super) async fn fetch(&self, key: &str, etag: &ETag, range: Range<u64>) -> Result<Bytes, String> {
+        let params = GetObjectParams::new().range(Some(range.clone())).if_match(Some(etag.clone()));
+        let response = self.client.get_object(&self.bucket, key, &params).await;
+        let mut response = response.map_err(|error| error.to_string())?;
         if let Some(window) = response.backpressure_handle() {
-            window.ensure_read_window(end);
+            window.ensure_read_window(range.end);
         }
-        let wanted = usize::try_from(end - offset).unwrap_or(usize::MAX);
-        let mut content = Vec::with_capacity(wanted);
+        let wanted = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+        let mut content = Bytes::new();
         // Not until the stream ends: polled with nothing left to expect, it fails.
         while content.len() < wanted {
             let part = self.server_timeout.limit(Awaited::Transfer, response.next()).await;
-            let part = part.map_err(|error| failed(&error))?;
-            let part = part.ok_or_else(|| failed(&"the server sent less than requested"))?;
-            content.extend_from_slice(&part.map_err(|error| failed(&error))?.data);
+            let part = part.map_err(|error| error.to_string())?;
+            let part =
+                part.ok_or("the server sent less than requested")?.map_err(|error| error.to_string())?;
+            // Mostly one part is everything, and need not be copied.
+            content = if content.is_empty() { part.data } else { [content, part.data].concat().into() };
         }
         Ok(content)
     }

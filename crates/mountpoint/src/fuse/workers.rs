@@ -50,7 +50,7 @@ impl Workers {
     pub(crate) fn run(&self, span: Span, work: impl Future<Output = ()> + Send + 'static) {
         let unfinished = self.unfinished.clone();
         let work = async move {
-            METER.attend(work).await;
+            METER.track(work).await;
             drop(unfinished);
         };
         let rest = Mutex::new(Some(Box::pin(work.instrument(span)) as BoxFuture<'static, ()>));

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::origin::Origin;
 use super::spool::Spool;
 use super::storage::Storage;
-use crate::journal::{Open, Record};
+use crate::journal::{Open, Record, Version};
 use crate::uploads::{Again, Published, again};
 
 /// An offset that no file reaches.
@@ -23,6 +23,10 @@ pub(super) struct Writer {
     key: String,
     /// There was no object when it was opened.
     creates: bool,
+    /// The object that there was.
+    replaces: Version,
+    /// By a mount process that died.
+    is_inherited: bool,
     flags: OpenFlags,
     /// The process that opened it. In a pod all processes have the number 0.
     opened_by: u32,
@@ -58,13 +62,13 @@ impl Writer {
         let spool = Spool::new(storage.spools.clone(), handle);
         let state =
             State { upload: Upload::Open(library), length: 0, closed_empty: false, spool, unspooled: false };
-        Self::with(handle, open, state)
+        Self::with(handle, open, state, false)
     }
 
-    fn with(handle: u64, open: &Open, state: State) -> Self {
-        let Open { ino, flags, pid, creates, .. } = *open;
+    fn with(handle: u64, open: &Open, state: State, is_inherited: bool) -> Self {
+        let Open { ino, flags, pid: opened_by, creates, version: replaces, .. } = *open;
         let (key, flags, state) = (open.key.clone(), flags.into(), Mutex::new(state));
-        Self { handle, ino, key, creates, flags, opened_by: pid, state }
+        Self { handle, ino, key, creates, replaces, is_inherited, flags, opened_by, state }
     }
 
     pub(super) async fn write(
@@ -199,6 +203,8 @@ impl Writer {
             Upload::Open(upload) | Upload::Published(Some(upload), _) => self.end(storage, upload).await,
             Upload::Published(None, _) => Ok(()),
             Upload::Interrupted(_) | Upload::Failed => {
+                // What opens the files of a predecessor again may come to it after this.
+                state.upload = Upload::Failed;
                 if self.creates {
                     storage.numbers.not_uploaded(self.ino);
                 }
@@ -236,7 +242,7 @@ impl Writer {
         Ok(handle)
     }
 
-    /// What was replayed in part is not the file. A write that cannot be makes the library abort the upload.
+    /// What was replayed in part is not the file.
     async fn abort_unless(
         &self,
         storage: &Storage,
@@ -244,9 +250,14 @@ impl Writer {
         replayed: Result<(), Failure>,
     ) -> Result<(), Failure> {
         if replayed.is_err() {
-            let _ = storage.files.write(self.ino, upload, NOWHERE, &[], 0, 0, None).await;
+            self.abort(storage, upload).await;
         }
         replayed
+    }
+
+    /// A write that cannot be makes the library abort the upload.
+    async fn abort(&self, storage: &Storage, upload: u64) {
+        let _ = storage.files.write(self.ino, upload, NOWHERE, &[], 0, 0, None).await;
     }
 }
 

@@ -13,10 +13,11 @@ use mountpoint_s3_fs::metablock::{
 };
 use time::OffsetDateTime;
 
-use super::{Inodes, entry_of, gone, renumbered, renumbered_handle};
+use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle};
 use crate::journal::Version;
 use crate::listings::{Answered, listing};
 use crate::opening::{confirm_name, confirmed, looked_up_again};
+use crate::outdated::KNOWN_FOR;
 use crate::uploads::opened_again;
 
 #[async_trait]
@@ -34,11 +35,29 @@ impl<M: Metablock> Metablock for Inodes<M> {
             confirm_name(&self.library, directory, name).await?;
             found = self.library.lookup(directory, name).await?;
         }
-        Ok(self.tell(parent, name, &found, false))
+        if let (Some(name), Some(listings)) =
+            (name.to_str().filter(|_| self.confirms), self.client.listings())
+        {
+            listings.note_found(directory, name, KNOWN_FOR);
+        }
+        Ok(self.record_lookup(parent, name, &found, false))
     }
 
     async fn getattr(&self, ino: InodeNo, revalidate: bool) -> Result<Lookup, InodeError> {
-        let found = self.library.getattr(self.number(ino).await?, revalidate).await;
+        let found = match self.library.getattr(self.number(ino).await?, revalidate).await {
+            // See `open_to_continue`.
+            Err(InodeError::StaleInode { old_inode, remote_key, new_inode }) => {
+                let is_ours = |etag: &str| self.uploads.has_published(ino, etag);
+                match self.look_up_ours(&old_inode.key, is_ours).await {
+                    Some(found) => {
+                        self.library.forget(found.ino(), 1).await;
+                        Ok(found)
+                    }
+                    None => Err(InodeError::StaleInode { old_inode, remote_key, new_inode }),
+                }
+            }
+            found => found,
+        };
         Ok(renumbered(&found.map_err(|error| gone(error, ino))?, ino))
     }
 
@@ -54,7 +73,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
 
     async fn create(&self, dir: InodeNo, name: &OsStr, kind: InodeKind) -> Result<Lookup, InodeError> {
         let created = self.library.create(self.number(dir).await?, name, kind).await?;
-        Ok(self.tell(dir, name, &created, true))
+        Ok(self.record_lookup(dir, name, &created, true))
     }
 
     async fn forget(&self, ino: InodeNo, lookups: u64) {
@@ -84,7 +103,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
         let handle = opened.inspect_err(|_| self.client.end_reading(fh)).map_err(looked_up_again)?;
         match handle.mode {
             ReadWriteMode::Read => {
-                self.uploads.add_reader(ino, fh, Version::of(handle.lookup.stat().etag.as_deref()));
+                self.uploads.add_reader(ino, fh, read_object(&handle.lookup));
                 Ok(renumbered_handle(handle, ino))
             }
             ReadWriteMode::Write => {
@@ -188,7 +207,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
             let ino = numbers.number(parent, &text, &entry);
             let added = add(shown(ino), name, offset, generation);
             if is_readdirplus && added == AddDirEntryResult::EntryAdded {
-                numbers.tell(parent, &text, &entry);
+                numbers.record_lookup(parent, &text, &entry);
             }
             added
         });

@@ -2,13 +2,14 @@
 //! kernel gets the answer that it is about, so that the kernel never knows of anything that the journal does not. What is
 //! lost with a process is at most that the kernel has forgotten something.
 
+mod compaction;
 mod known;
 mod record;
 
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Write as _};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use known::{Handle, Known, Nodes};
 pub(crate) use record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
@@ -16,6 +17,8 @@ pub(crate) use record::{Access, Begin, Node, Open, PublishedObject, Record, Vers
 /// In the folder that outlives the process. The mounter starts a successor as long as it exists.
 use mounter::JOURNAL;
 
+/// What is renamed to the journal when it is complete. One that a process has left is overwritten.
+const DRAFT: &str = ".journal";
 /// Bytes after which a journal is rewritten, at least: a hundred thousand lines, which are read in a tenth of a second.
 const REWRITE_AT: u64 = 8 * 1024 * 1024;
 /// Times the length after the last time, so that a mount that knows many files does not rewrite all the time. No more, because
@@ -25,7 +28,7 @@ const REWRITE_GROWTH: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct Journal {
     folder: PathBuf,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
@@ -35,24 +38,25 @@ struct State {
     lines: Vec<u8>,
     length: u64,
     rewrite_at: u64,
+    is_being_rewritten: bool,
 }
 
 impl Journal {
     /// With what a predecessor has left, if there was one.
     pub(crate) fn open(folder: &Path) -> io::Result<(Self, Option<Known>)> {
         let path = folder.join(JOURNAL);
-        let journal = Self { folder: folder.to_owned(), state: Mutex::default() };
+        let journal = Self { folder: folder.to_owned(), state: Arc::default() };
         if !path.exists() {
             return Ok((journal, None));
         }
-        let (known, length) = read(&path)?;
+        let (known, length) = read(File::open(path)?)?;
         journal.shorten(&mut journal.state(), &known, length)?;
         Ok((journal, Some(known)))
     }
 
     /// Records nothing.
     pub(crate) fn off() -> Self {
-        Self { folder: PathBuf::new(), state: Mutex::default() }
+        Self { folder: PathBuf::new(), state: Arc::default() }
     }
 
     /// From now on the mount survives this process.
@@ -63,11 +67,15 @@ impl Journal {
     /// How many open files a successor could not continue, because bytes that programs have written are nowhere but in this
     /// process.
     pub(crate) fn lost_without_this_process(&self) -> io::Result<usize> {
-        if !self.is_kept() {
-            return Err(io::Error::other("it has no journal"));
-        }
-        let _state = self.state();
-        let (known, _) = read(&self.folder.join(JOURNAL))?;
+        // Answers do not wait for this: programs that write do.
+        let (journal, length) = {
+            let state = self.state();
+            if state.file.is_none() {
+                return Err(io::Error::other("it has no journal"));
+            }
+            (File::open(self.folder.join(JOURNAL))?, state.length)
+        };
+        let (known, _) = read(journal.take(length))?;
         Ok(known.handles.values().filter(|handle| handle.is_lost()).count())
     }
 
@@ -108,8 +116,7 @@ impl Journal {
         state.length += state.lines.len() as u64;
         state.lines.clear();
         if state.length > state.rewrite_at {
-            let (known, length) = read(&self.folder.join(JOURNAL))?;
-            self.shorten(state, &known, length)?;
+            self.begin_rewriting(state);
         }
         Ok(())
     }
@@ -117,7 +124,7 @@ impl Journal {
     /// Rewrites it, or goes on with it as it is: there may be no room for two.
     fn shorten(&self, state: &mut State, known: &Known, length: u64) -> io::Result<()> {
         let Err(error) = self.rewrite(state, known) else { return Ok(()) };
-        tracing::warn!(%error, "cannot shorten the journal of the mount; it grows on");
+        tracing::warn!(%error, "cannot shorten the journal of the mount; it keeps growing");
         let file = File::options().append(true).open(self.folder.join(JOURNAL))?;
         // Without a torn line.
         file.set_len(length)?;
@@ -127,7 +134,7 @@ impl Journal {
 
     /// By renaming: a process that dies meanwhile leaves the old one.
     fn rewrite(&self, state: &mut State, known: &Known) -> io::Result<()> {
-        let draft = self.folder.join(format!(".{JOURNAL}"));
+        let draft = self.folder.join(DRAFT);
         let written = write(&draft, known).and_then(|file| {
             fs::rename(&draft, self.folder.join(JOURNAL))?;
             Ok((file.metadata()?.len(), file))
@@ -141,21 +148,29 @@ impl Journal {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {
     fn go_on_with(&mut self, file: File, length: u64) {
         (self.file, self.length) = (Some(file), length);
-        self.rewrite_at = REWRITE_AT.max(length * REWRITE_GROWTH);
+        self.grow_on();
+    }
+
+    fn grow_on(&mut self) {
+        self.rewrite_at = REWRITE_AT.max(self.length * REWRITE_GROWTH);
     }
 }
 
 /// With the length of all complete lines: the answer that a torn last line was about has not been sent.
-fn read(path: &Path) -> io::Result<(Known, u64)> {
+fn read(journal: impl Read) -> io::Result<(Known, u64)> {
     let (mut known, mut length) = (Known::default(), 0);
-    let mut reader = BufReader::new(File::open(path)?);
+    let mut reader = BufReader::new(journal);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {
         if line.last() == Some(&b'\n') {

@@ -10,10 +10,10 @@ pub(crate) enum Record {
     /// Numbers of inodes and handles up to these were used.
     #[serde(rename = "Max")]
     Highest { inode: u64, handle: u64 },
-    /// The kernel has been told of an inode.
+    /// The kernel got an inode in an answer.
     #[serde(rename = "N")]
     Inode(u64, Node),
-    /// It was told of the same inode again.
+    /// It got the same inode again.
     #[serde(rename = "L")]
     LookedUp(u64),
     /// It has forgotten that many of these times.
@@ -31,7 +31,7 @@ pub(crate) enum Record {
     /// From a directory and name to another.
     #[serde(rename = "M")]
     Renamed(u64, String, u64, String),
-    /// The kernel has been told of an open file or directory.
+    /// The kernel got the number of an open file or directory.
     #[serde(rename = "O")]
     Opened(u64, Open),
     /// A program has closed the open file, and others may use it as if it were not open.
@@ -100,7 +100,7 @@ pub(crate) struct Node {
     pub(crate) is_local: bool,
     #[serde(rename = "s", default, skip_serializing_if = "is_default")]
     pub(crate) is_stale: bool,
-    /// How often the kernel has been told of it and has not forgotten.
+    /// How often the kernel has looked it up and not forgotten it.
     #[serde(rename = "c", default = "one", skip_serializing_if = "is_one")]
     pub(crate) lookups: u64,
 }
@@ -128,6 +128,7 @@ pub(crate) struct Open {
     pub(crate) pid: u32,
     #[serde(rename = "a")]
     pub(crate) access: Access,
+    /// Of what is read, or was there when it was opened for writing.
     #[serde(rename = "v", default, skip_serializing_if = "is_default")]
     pub(crate) version: Version,
     /// Of what is written.

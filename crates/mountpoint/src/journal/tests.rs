@@ -90,6 +90,16 @@ fn what_the_kernel_knows_follows_from_the_records() {
     assert_eq!(known.nodes.children(2).map(|(ino, _)| ino).collect::<Vec<_>>(), [4]);
 }
 
+/// What the library appends is in no spool, and opening the file again would empty it.
+#[test]
+fn a_file_that_is_appended_to_is_lost_with_its_process() {
+    let opened = |access| vec![Record::Opened(1, open(2, access))];
+    let is_lost = |records: &[Record]| known(records).handles[&1].is_lost();
+    assert!(is_lost(&opened(Access::Append)) && !is_lost(&opened(Access::Write)));
+    let published = [opened(Access::Append), vec![Record::Published(1, published(7))]].concat();
+    assert!(is_lost(&published), "more may have been appended since");
+}
+
 #[test]
 fn a_rewritten_journal_says_the_same() {
     let story = story();
@@ -130,6 +140,13 @@ fn a_torn_line_is_ignored() {
     assert!(Journal::open(folder.path()).is_err(), "a line in the middle was written as a whole");
 }
 
+/// Waits until it is not being rewritten.
+fn is_written(journal: &Journal) {
+    while journal.state().is_being_rewritten {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn a_long_journal_is_rewritten() {
     let folder = tempfile::tempdir().unwrap();
@@ -141,6 +158,7 @@ fn a_long_journal_is_rewritten() {
     let longest = (0..400).map(|_| {
         journal.note(&Record::LookedUp(2));
         journal.record(&Record::Listed(1, 0, names.clone()));
+        is_written(&journal);
         fs::metadata(folder.path().join(JOURNAL)).unwrap().len()
     });
     assert!(longest.max().unwrap() <= REWRITE_AT);
@@ -167,9 +185,10 @@ fn a_journal_that_cannot_be_shortened_grows_on() {
     let (journal, _) = Journal::open(folder.path()).unwrap();
     journal.begin(Begin::default()).unwrap();
     journal.record(&Record::Inode(2, node(1, "a")));
-    fs::create_dir(folder.path().join(".journal")).unwrap();
+    fs::create_dir(folder.path().join(DRAFT)).unwrap();
     journal.state().rewrite_at = 0;
     journal.record(&Record::LookedUp(2));
+    is_written(&journal);
     journal.record(&Record::LookedUp(2));
     let path = folder.path().join(JOURNAL);
     File::options().append(true).open(&path).unwrap().write_all(b"{\"L\":").unwrap();
@@ -189,5 +208,5 @@ fn a_draft_that_cannot_be_completed_takes_no_memory() {
     // Nothing can be renamed to a folder.
     fs::create_dir(folder.path().join(JOURNAL)).unwrap();
     assert!(journal.rewrite(&mut journal.state(), &Known::default()).is_err());
-    assert!(!folder.path().join(".journal").exists());
+    assert!(!folder.path().join(DRAFT).exists());
 }

@@ -37,7 +37,7 @@ fn name_of(meaning: Meaning) -> (u64, String) {
 #[test]
 fn the_first_process_uses_the_numbers_of_the_library() {
     let (_life, numbers) = Life::new();
-    assert_eq!(numbers.tell(ROOT, "a", &entry(2, "one")), 2);
+    assert_eq!(numbers.record_lookup(ROOT, "a", &entry(2, "one")), 2);
     assert_eq!(numbers.number(ROOT, "b", &entry(3, "one")), 3);
     assert_eq!(numbers.meaning(2), Meaning::Known(2));
     assert_eq!(numbers.forget(2, 1), Some((2, 1)));
@@ -47,10 +47,10 @@ fn the_first_process_uses_the_numbers_of_the_library() {
 #[test]
 fn a_successor_finds_by_name_what_the_kernel_knows_by_number() {
     let (life, numbers) = Life::new();
-    numbers.tell(ROOT, "folder", &folder(2));
-    numbers.tell(2, "a", &entry(3, "one"));
-    numbers.tell(2, "a", &entry(3, "one"));
-    numbers.tell(ROOT, "forgotten", &entry(4, "one"));
+    numbers.record_lookup(ROOT, "folder", &folder(2));
+    numbers.record_lookup(2, "a", &entry(3, "one"));
+    numbers.record_lookup(2, "a", &entry(3, "one"));
+    numbers.record_lookup(ROOT, "forgotten", &entry(4, "one"));
     numbers.forget(4, 1);
     numbers.commit();
     let numbers = life.successor();
@@ -60,11 +60,11 @@ fn a_successor_finds_by_name_what_the_kernel_knows_by_number() {
     assert_eq!(numbers.meaning(ROOT), Meaning::Known(ROOT));
     assert!(numbers.find(2, &folder(9)) && numbers.find(3, &entry(2, "one")));
     assert_eq!((numbers.meaning(2), numbers.meaning(3)), (Meaning::Known(9), Meaning::Known(2)));
-    assert_eq!(numbers.tell(2, "a", &entry(2, "one")), 3, "the kernel keeps its number");
+    assert_eq!(numbers.record_lookup(2, "a", &entry(2, "one")), 3, "the kernel keeps its number");
     assert_eq!(numbers.of_library(9), 2);
-    assert_eq!(numbers.tell(ROOT, "new", &entry(5, "one")), 4 + 5, "above all that were used");
+    assert_eq!(numbers.record_lookup(ROOT, "new", &entry(5, "one")), 4 + 5, "above all that were used");
     assert_eq!(numbers.meaning(9), Meaning::Known(5));
-    assert_eq!(numbers.forget(3, 2), None, "the kernel was told three times");
+    assert_eq!(numbers.forget(3, 2), None, "the kernel has looked it up three times");
     assert_eq!(numbers.forget(3, 1), Some((2, 2)), "the library was asked twice");
     assert_eq!(numbers.meaning(3), Meaning::Stale);
 }
@@ -72,20 +72,20 @@ fn a_successor_finds_by_name_what_the_kernel_knows_by_number() {
 #[test]
 fn another_content_gets_another_number() {
     let (life, numbers) = Life::new();
-    numbers.tell(ROOT, "a", &entry(2, "one"));
-    numbers.tell(ROOT, "b", &entry(3, "one"));
-    numbers.tell(ROOT, "c", &entry(4, "one"));
-    numbers.tell(ROOT, "d", &folder(5));
+    numbers.record_lookup(ROOT, "a", &entry(2, "one"));
+    numbers.record_lookup(ROOT, "b", &entry(3, "one"));
+    numbers.record_lookup(ROOT, "c", &entry(4, "one"));
+    numbers.record_lookup(ROOT, "d", &folder(5));
     let open = Open { access: Access::Write, ..Open::new(4, 1, 0, 8) };
     numbers.journal.record(&Record::Opened(1, open));
     let numbers = life.successor();
     assert!(!numbers.find(2, &entry(2, "two")));
     assert_eq!(numbers.meaning(2), Meaning::Stale);
-    assert_eq!(numbers.tell(ROOT, "a", &entry(2, "two")), 5 + 2);
-    assert_eq!(numbers.tell(ROOT, "b", &entry(3, "two")), 5 + 3);
+    assert_eq!(numbers.record_lookup(ROOT, "a", &entry(2, "two")), 5 + 2);
+    assert_eq!(numbers.record_lookup(ROOT, "b", &entry(3, "two")), 5 + 3);
     assert_eq!(numbers.meaning(3), Meaning::Stale);
     assert!(numbers.find(4, &entry(4, "two")), "a writer does not need the old content");
-    assert_eq!(numbers.tell(ROOT, "d", &entry(6, "one")), 5 + 6, "a folder has become a file");
+    assert_eq!(numbers.record_lookup(ROOT, "d", &entry(6, "one")), 5 + 6, "a folder has become a file");
     numbers.commit();
     assert_eq!(life.successor().meaning(2), Meaning::Stale, "also for the next one");
 }
@@ -94,10 +94,10 @@ fn another_content_gets_another_number() {
 fn what_was_created_and_not_uploaded_is_made_again() {
     let (life, numbers) = Life::new();
     let local = Entry { is_local: true, ..entry(2, "") };
-    numbers.tell(ROOT, "new", &local);
-    numbers.tell(ROOT, "done", &Entry { library: 3, ..local });
+    numbers.record_lookup(ROOT, "new", &local);
+    numbers.record_lookup(ROOT, "done", &Entry { library: 3, ..local });
     numbers.uploaded(3, Version::of(Some("one")));
-    numbers.tell(ROOT, "failed", &Entry { library: 4, ..local });
+    numbers.record_lookup(ROOT, "failed", &Entry { library: 4, ..local });
     numbers.not_uploaded(4);
     let numbers = life.successor();
     assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
@@ -113,7 +113,7 @@ fn what_was_created_and_not_uploaded_is_made_again() {
 fn a_new_file_of_which_bytes_are_lost_does_not_come_back_empty() {
     let (life, numbers) = Life::new();
     let local = Entry { is_local: true, ..entry(2, "") };
-    numbers.tell(ROOT, "new", &local);
+    numbers.record_lookup(ROOT, "new", &local);
     let open = Open { access: Access::Write, ..Open::new(2, 1, 0, 8) };
     numbers.journal.record(&Record::Opened(1, open));
     let numbers = life.successor();
@@ -126,8 +126,8 @@ fn a_new_file_of_which_bytes_are_lost_does_not_come_back_empty() {
 #[test]
 fn names_that_are_removed_or_moved_are_not_found_again() {
     let (life, numbers) = Life::new();
-    numbers.tell(ROOT, "a", &entry(2, "one"));
-    numbers.tell(ROOT, "b", &entry(3, "one"));
+    numbers.record_lookup(ROOT, "a", &entry(2, "one"));
+    numbers.record_lookup(ROOT, "b", &entry(3, "one"));
     numbers.removed(ROOT, "a");
     numbers.renamed(ROOT, "b", ROOT, "c");
     let numbers = life.successor();
@@ -141,8 +141,8 @@ fn names_that_are_removed_or_moved_are_not_found_again() {
 #[test]
 fn a_new_file_that_cannot_be_uploaded_is_not_made_again() {
     let (life, numbers) = Life::new();
-    numbers.tell(ROOT, "lost", &Entry { is_local: true, ..entry(2, "") });
-    numbers.tell(ROOT, "published", &Entry { is_local: true, ..entry(3, "") });
+    numbers.record_lookup(ROOT, "lost", &Entry { is_local: true, ..entry(2, "") });
+    numbers.record_lookup(ROOT, "published", &Entry { is_local: true, ..entry(3, "") });
     numbers.uploaded(3, Version::of(Some("one")));
     numbers.commit();
     let numbers = life.successor();
@@ -154,4 +154,24 @@ fn a_new_file_that_cannot_be_uploaded_is_not_made_again() {
         assert_eq!(numbers.meaning(2), Meaning::Stale);
         assert_eq!(name_of(numbers.meaning(3)), (ROOT, "published".into()));
     }
+}
+
+#[test]
+fn a_file_that_the_library_knows_by_another_number_keeps_its_own() {
+    let (life, numbers) = Life::new();
+    numbers.record_lookup(ROOT, "a", &entry(2, "one"));
+    numbers.record_lookup(ROOT, "a", &entry(2, "one"));
+    assert_eq!(numbers.replace(2, 7), Some((2, 2)));
+    assert_eq!((numbers.meaning(2), numbers.of_library(7)), (Meaning::Known(7), 2));
+    assert_eq!(numbers.record_lookup(ROOT, "a", &entry(7, "two")), 2);
+    assert_eq!(numbers.forget(2, 2), None, "the kernel has looked it up three times");
+    assert_eq!(numbers.forget(2, 1), Some((7, 2)), "of the other number, twice");
+    assert_eq!(numbers.meaning(2), Meaning::Known(2));
+    numbers.record_lookup(ROOT, "b", &entry(3, "one"));
+    numbers.commit();
+    let numbers = life.successor();
+    assert!(numbers.find(3, &entry(5, "one")));
+    assert_eq!(numbers.replace(3, 6), Some((5, 1)), "also one of a predecessor");
+    assert_eq!(numbers.forget(3, 1), Some((6, 1)));
+    assert_eq!(numbers.replace(3, 6), None, "the kernel does not know it any more");
 }

@@ -211,7 +211,7 @@ fn fuzz() {
 
 #[test]
 fn the_committed_help_is_current() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-mountpoint.txt");
+    let path = "../../docs/flags/s3-csi-mountpoint.txt";
     let help = <Options as clap::CommandFactory>::command().term_width(100).render_long_help();
     let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
     if std::env::var_os("S3_CSI_GENERATE").is_some() {

@@ -28,7 +28,7 @@ impl Writer {
             (_, object) => (spool.length(), Upload::Interrupted(object)),
         };
         let state = State { upload, length, closed_empty: known.is_idle, spool, unspooled: false };
-        Self::with(handle, &known.open, state)
+        Self::with(handle, &known.open, state, true)
     }
 
     /// So that the library knows of it, if a predecessor had opened it.
@@ -37,18 +37,35 @@ impl Writer {
         self.repeat(storage, &mut state).await
     }
 
-    /// No program has the file open any more.
+    /// No program has the file open any more. If none has written to it, what another client has put there meanwhile must
+    /// stay, also if the file was opened again before that was known.
     pub(super) async fn repeat_for_the_last_time(
         &self,
         storage: &Storage,
         state: &mut State,
     ) -> Result<(), Failure> {
-        let Upload::Interrupted(_) = state.upload else { return Ok(()) };
-        // It was created, and no program has written to it: what another client has put into it meanwhile must stay.
-        if self.creates && state.length == 0 && storage.head(&self.key).await?.is_some() {
-            return Ok(());
+        let is_unpublished = matches!(state.upload, Upload::Interrupted(_) | Upload::Open(_));
+        if !self.is_inherited || !is_unpublished || state.length > 0 {
+            return self.repeat(storage, state).await;
         }
-        self.repeat(storage, state).await
+        let found = storage.head(&self.key).await?;
+        if !found.is_some_and(|found| self.is_of_another_client(found.etag.as_str())) {
+            return self.repeat(storage, state).await;
+        }
+        tracing::info!(
+            key = self.key,
+            "another client has replaced a file that was to be emptied, which stays"
+        );
+        if let Upload::Open(upload) = state.upload {
+            self.abort(storage, upload).await;
+        }
+        Ok(())
+    }
+
+    /// Whether the object came after the file was opened. The journal of an older version does not say what there was.
+    fn is_of_another_client(&self, etag: &str) -> bool {
+        let is_recorded = self.creates || self.replaces != Version::default();
+        is_recorded && Version::of(Some(etag)) != self.replaces
     }
 
     /// Does again what a mount process had done that died before it was published, if one has.

@@ -121,7 +121,7 @@ fn on_one_line(text: &str) -> String {
     text.replace(|c: char| c.is_control(), " ")
 }
 
-/// Of the mounter that has listened there last, whether it still does or not.
+/// Identifies the mounter that has listened there last, whether it still does or not.
 pub fn mounter(comm: &OwnedFd) -> Option<MounterId> {
     let socket = statat(comm.as_fd(), mounter::SOCKET, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some(MounterId(socket.st_ino))
@@ -129,7 +129,7 @@ pub fn mounter(comm: &OwnedFd) -> Option<MounterId> {
 
 /// The folder in which the pod keeps what a successor needs. Opened in a mount of its own: it stays when the pod's volume is
 /// unmounted, and does not keep the kubelet from unmounting that.
-pub fn survival(comm: &OwnedFd) -> io::Result<OwnedFd> {
+pub fn successor_folder(comm: &OwnedFd) -> io::Result<OwnedFd> {
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
     let copy = open_tree(comm.as_fd(), "", flags)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use contract::mountpoint_pod::MountpointPod;
-use contract::names::source_on_node;
+use contract::names::{source_on_node, sources_on_node};
 use service::driver_identity::DriverIdentity;
 use service::keys::DriverKeys;
 
@@ -17,6 +17,7 @@ use crate::flags::Addressing;
 use crate::liveness::LivenessProbe;
 use crate::locks::Locks;
 use crate::metrics::Metrics;
+use crate::mount_table::{Device, MountTable};
 use crate::mounts::Mounts;
 use crate::node_cache::NodeCache;
 use crate::published::PublishedRequests;
@@ -59,9 +60,12 @@ impl Context {
         source_on_node(self.kubelet.path(), mountpoint_pod)
     }
 
-    /// Why the mount of this source has no valid keys any more, if so.
-    pub fn expired_keys(&self, source: &Path) -> Option<String> {
-        comm::expired_keys(&self.comm_of(source)?)
+    /// The source mount of a file system that is mounted at targets.
+    pub fn source_of<'a>(&self, table: &'a MountTable, device: Device) -> Option<&'a Path> {
+        let sources = sources_on_node(self.kubelet.path());
+        let mut points =
+            table.0.iter().filter(|mount| mount.device == device).map(|mount| mount.point.as_path());
+        points.find(|point| point.starts_with(&sources))
     }
 
     /// The folder shared with the Mountpoint Pod that serves this source.
@@ -72,14 +76,15 @@ impl Context {
 
     /// Keeps a copy of the descriptor of the pod's mount, if another mount process could continue it.
     pub fn keep_descriptor(&self, pod: &MountpointPod, descriptor: Arc<OwnedFd>, mounter: Option<MounterId>) {
-        let survival = comm::open(&self.kubelet, &pod.uid)
+        let folder = comm::open(&self.kubelet, &pod.uid)
             .ok()
             .filter(comm::has_journal)
-            .and_then(|comm| comm::survival(&comm).inspect_err(not_kept).ok());
-        match mounter.zip(survival) {
-            Some((mounter, survival)) => {
-                let (pod_name, survival) = (pod.name.clone(), Arc::new(survival));
-                self.descriptors.keep(&pod.uid, Kept { descriptor, mounter, pod: pod_name, survival });
+            .and_then(|comm| comm::successor_folder(&comm).inspect_err(not_kept).ok());
+        match mounter.zip(folder) {
+            Some((mounter, folder)) => {
+                let (pod_name, successor_folder) = (pod.name.clone(), Arc::new(folder));
+                self.descriptors
+                    .keep(&pod.uid, Kept { descriptor, mounter, pod: pod_name, successor_folder });
             }
             // It ends with its mount process.
             None => self.descriptors.drop(&pod.uid),

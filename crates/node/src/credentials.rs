@@ -7,8 +7,9 @@ use std::path::Path;
 
 use contract::authentication::AuthenticationSource;
 use contract::keys::Keys;
+use contract::names::annotation;
 use mounter::credentials::Credentials;
-use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
+use rustix::fs::{AtFlags, Dir, Gid, Mode, OFlags, Uid, fchmod, fchown, mkdirat, openat, renameat, unlinkat};
 use secrecy::ExposeSecret as _;
 use service::driver_identity::DriverIdentity;
 use service::keys::{DriverKeys, KeysError};
@@ -27,6 +28,13 @@ pub enum CredentialsError {
          account a role, or use `authenticationSource: secret`"
     )]
     NoDriverKeys,
+    #[error(
+        "cannot tell whether the volume has a `nodePublishSecretRef`: the request has no secrets, which is also what an \
+         empty Secret looks like, and the Mountpoint Pod has no annotation `{}` yet; check that the driver's controller, \
+         which writes it, is running, or set `authenticationSource`",
+        annotation::AUTHENTICATION_SOURCE
+    )]
+    Unrecorded,
     #[error(transparent)]
     Secret(#[from] KeysError),
     #[error(transparent)]
@@ -54,17 +62,20 @@ pub enum Choice {
 }
 
 /// What to mount a volume with, and whose it is. `requested` is what the kubelet's request shows, in which an empty
-/// Secret looks like no Secret; `recorded` is what the controller read in the volume.
+/// Secret looks like no Secret; `recorded` is what the controller read in the volume. The controller records it on Mountpoint
+/// Pods of other versions, too.
 pub fn choose(
-    requested: AuthenticationSource,
+    requested: Option<AuthenticationSource>,
     recorded: Option<AuthenticationSource>,
     secret_keys: &Result<Keys, KeysError>,
     driver: (&DriverKeys, Option<&DriverIdentity>),
 ) -> Result<(Choice, AuthenticationSource), CredentialsError> {
-    let source = match recorded {
+    let source = match (recorded, requested) {
         // Emptying the Secret must not give the workload the driver's keys instead.
-        Some(AuthenticationSource::Secret) => AuthenticationSource::Secret,
-        _ => requested,
+        (Some(AuthenticationSource::Secret), _) => AuthenticationSource::Secret,
+        (_, Some(requested)) => requested,
+        (Some(recorded), None) => recorded,
+        (None, None) => return Err(CredentialsError::Unrecorded),
     };
     let choice = match source {
         AuthenticationSource::Secret => Choice::Keys(secret_keys.clone()?),
@@ -155,8 +166,9 @@ fn read(folder: &OwnedFd, name: &str, expected: usize) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// Removes what [`write_static_keys`] and [`write_token`] wrote, if it is there.
-pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
+/// Removes the folder with everything in it: also the keys that the reference driver wrote for a mount that this driver ends,
+/// under names of its own.
+pub fn remove(comm: &OwnedFd) -> io::Result<()> {
     let gone = |outcome: rustix::io::Result<()>| match outcome {
         Err(error) if error != rustix::io::Errno::NOENT => Err(io::Error::from(error)),
         _ => Ok(()),
@@ -165,9 +177,11 @@ pub fn remove(comm: &OwnedFd, mountpoint_pod: &str) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         folder => folder?,
     };
-    for name in [mountpoint_pod, &token(mountpoint_pod)] {
-        gone(unlinkat(&folder, name, AtFlags::empty()))?;
-        gone(unlinkat(&folder, draft(name), AtFlags::empty()))?;
+    for entry in Dir::read_from(&folder)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+            gone(unlinkat(&folder, entry.file_name(), AtFlags::empty()))?;
+        }
     }
     gone(unlinkat(comm, FOLDER, AtFlags::REMOVEDIR))
 }
@@ -195,10 +209,11 @@ mod tests {
         let whose = |attribute: &str, data: Option<&[(&str, &str)]>| {
             let reference = if data.is_some() { SecretRef::Present } else { SecretRef::Absent };
             let recorded =
-                AuthenticationSource::asked(attribute, reference).map_err(|error| error.to_string())?;
+                AuthenticationSource::of_volume(attribute, reference).map_err(|error| error.to_string())?;
             let sent = secret(data.unwrap_or_default());
             let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
-            let asked = AuthenticationSource::asked(attribute, seen).map_err(|error| error.to_string())?;
+            let asked =
+                AuthenticationSource::of_request(attribute, seen).map_err(|error| error.to_string())?;
             let keys = service::keys::of_secret(&sent, "the Secret of nodePublishSecretRef");
             let chosen = choose(asked, Some(recorded), &keys, (&driver, Some(&INSTANCE)));
             Ok::<_, String>(match chosen.map_err(|error| error.to_string())?.0 {
@@ -240,20 +255,25 @@ mod tests {
         }
     }
 
-    /// A Mountpoint Pod of another version has no record; then the request decides.
+    /// One of the reference driver, to which the controller has not got yet.
     #[test]
-    fn a_mountpoint_pod_without_a_record_changes_nothing() {
+    fn a_mountpoint_pod_without_a_record_gets_only_what_the_request_shows() {
         let nothing = DriverKeys { folder: Some("/nowhere".into()) };
         let own = secret(&[("access_key_id", "OWN"), ("secret_access_key", "o")]);
         let own = service::keys::of_secret(&own, "the Secret of nodePublishSecretRef");
-        let chosen =
-            |asked, recorded| choose(asked, recorded, &own, (&nothing, None)).map(|(_, source)| source);
+        let chosen = |asked, recorded| choose(asked, recorded, &own, (&nothing, Some(&INSTANCE)));
+        let source = |asked, recorded| chosen(asked, recorded).map(|(_, source)| source);
         let (driver, secret) = (AuthenticationSource::Driver, AuthenticationSource::Secret);
-        assert_eq!(chosen(secret, None).unwrap(), secret);
-        assert_eq!(chosen(driver, Some(secret)).unwrap(), secret);
-        assert!(matches!(chosen(driver, None), Err(CredentialsError::NoDriverKeys)));
-        let (choice, _) = choose(driver, None, &own, (&nothing, Some(&INSTANCE))).unwrap();
+        assert_eq!(source(Some(secret), None).unwrap(), secret);
+        let (choice, _) = chosen(Some(driver), None).unwrap();
         assert!(matches!(choice, Choice::Driver(_)), "without static keys, the driver's identity");
+        assert_eq!(source(None, Some(driver)).unwrap(), driver);
+        assert_eq!(source(None, Some(secret)).unwrap(), secret);
+        let refused = source(None, None).unwrap_err();
+        assert!(matches!(refused, CredentialsError::Unrecorded));
+        assert!(refused.to_string().contains("`s3.csi.scality.com/authentication-source`"), "{refused}");
+        let without = choose(Some(driver), None, &own, (&nothing, None));
+        assert!(matches!(without, Err(CredentialsError::NoDriverKeys)));
     }
 
     #[test]
@@ -279,8 +299,9 @@ mod tests {
             ("two", 0o640)
         );
         fs::write(comm.path().join("credentials/.mp-1"), "left by a killed process").unwrap();
-        remove(&folder, "mp-1").unwrap();
-        remove(&folder, "mp-1").unwrap();
+        fs::write(comm.path().join("credentials/uid-volume-s3-csi-credentials"), "of the reference").unwrap();
+        remove(&folder).unwrap();
+        remove(&folder).unwrap();
         assert!(!comm.path().join("credentials").exists());
 
         let elsewhere = tempfile::tempdir().unwrap();

@@ -21,7 +21,7 @@ pub struct Kept {
     /// Name of its Mountpoint Pod.
     pub pod: String,
     /// In which the pod keeps what a successor needs. It outlives the pod, too.
-    pub survival: Arc<OwnedFd>,
+    pub successor_folder: Arc<OwnedFd>,
 }
 
 /// Tells one mounter of a pod from the next: the inode of its socket.
@@ -37,7 +37,7 @@ impl Kept {
     /// aborted, and there is a journal.
     pub fn can_continue(&self) -> bool {
         // The pod can put a link there, to a path of the mount itself, which nothing would answer.
-        let journal = statat(&*self.survival, mounter::JOURNAL, AtFlags::SYMLINK_NOFOLLOW);
+        let journal = statat(&*self.successor_folder, mounter::JOURNAL, AtFlags::SYMLINK_NOFOLLOW);
         !is_disconnected(&*self.descriptor)
             && journal.is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::RegularFile)
     }
@@ -89,7 +89,7 @@ mod tests {
         let file = || Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
         let keep = |mounter: u64| {
             let (mounter, pod) = (MounterId(mounter), "mp".to_owned());
-            all.keep("pod", Kept { descriptor: file(), mounter, pod, survival: file() });
+            all.keep("pod", Kept { descriptor: file(), mounter, pod, successor_folder: file() });
             all.get("pod").unwrap()
         };
         let (first, second) = (keep(1), keep(2));

@@ -114,7 +114,7 @@ fn unmount(context: &Context, pod: &MountpointPod, source: &Path) {
         Err(error) => tracing::warn!(%error, mountpoint_pod = pod.name, "cannot unmount the source"),
     }
     if let Ok(comm) = &comm
-        && let Err(error) = credentials::remove(comm, &pod.name)
+        && let Err(error) = credentials::remove(comm)
     {
         tracing::warn!(%error, mountpoint_pod = pod.name, "cannot remove the credentials");
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
+use contract::names::mount_event;
 use kube::runtime::events::EventType;
 use parking_lot::Mutex;
 use service::events::{self, Events, Notice, Repeat};
@@ -93,7 +94,7 @@ impl MountEvents {
 
     fn record(&self, request: &PublishRequest, state: State<'_>) {
         let PublishRequest { volume_id, pod_uid, pod_name, pod_namespace, .. } = request;
-        tracing::info!(volume_id, pod_uid, ?state, "mount state changed");
+        tracing::info!(volume_id, pod_uid, trace_id = request.trace_id(), ?state, "mount state changed");
         self.events.publish(events::pod(pod_namespace, pod_name, Some(pod_uid)), notice(volume_id, state));
     }
 }
@@ -102,7 +103,7 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
     let (type_, reason, note) = match state {
         State::Unresponsive => (
             EventType::Warning,
-            "BucketMountUnresponsive",
+            mount_event::UNRESPONSIVE,
             format!(
                 "volume `{volume_id}` is not responding: I/O blocks because its mount process does not answer; it will \
                  be replaced if it does not answer for {} s",
@@ -111,17 +112,17 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
         ),
         State::Lost => (
             EventType::Warning,
-            "BucketMountLost",
+            mount_event::LOST,
             format!(
                 "the mount process of volume `{volume_id}` died: I/O fails until the volume is remounted"
             ),
         ),
         State::Responsive => {
-            (EventType::Normal, "BucketMountResponsive", format!("volume `{volume_id}` is responding again"))
+            (EventType::Normal, mount_event::RESPONSIVE, format!("volume `{volume_id}` is responding again"))
         }
         State::Restored => (
             EventType::Normal,
-            "BucketMountRestored",
+            mount_event::RESTORED,
             format!("volume `{volume_id}` is mounted again; {VISIBILITY}"),
         ),
         State::Expired(why) => (

@@ -107,21 +107,8 @@ impl Flags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
     use contract::authentication::SecretRef;
     use contract::volume_plan::VolumePlan;
-
-    #[test]
-    fn the_committed_help_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-node.txt");
-        let help =
-            Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
-        let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
-        if std::env::var_os("S3_CSI_GENERATE").is_some() {
-            std::fs::write(path, &current).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
-    }
 
     #[test]
     fn buckets_are_in_the_path_unless_that_cannot_be() {

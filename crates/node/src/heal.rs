@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contract::names::sources_on_node;
 use futures::future::join_all;
+use mounter::deadlines::MOUNTER_LISTENS_AGAIN;
 use parking_lot::Mutex;
 use service::backoff::Backoff;
 use tokio::task::JoinSet;
@@ -26,9 +26,6 @@ use crate::{comm, kernel};
 
 /// Checks of many mounts are not cheap, and one death changes several objects.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// For the Mountpoint Pod of a dead mount. Short, because the unpublish of a workload that is being deleted gets ABORTED
-/// meanwhile.
-const WAIT_WITHIN: Duration = Duration::from_secs(5);
 /// Before a mount that could not move is asked again: programs that write wait meanwhile.
 const MOVE_AGAIN: Duration = Duration::from_secs(5);
 const MOVE_AGAIN_LONGEST: Duration = Duration::from_mins(1);
@@ -80,7 +77,7 @@ fn is_reassigned(context: &Context, table: &MountTable, target: &Path) -> bool {
         context.cache.pod(&context.cache.assignment(volume_name, volume_id, pod_uid)?)
     });
     pod.is_some_and(|pod| {
-        let is_mounted = || table.top(target).is_some_and(|top| top.bucket);
+        let is_mounted = || table.top_bucket(target).is_some();
         relocate::movable(context, table, target, &pod.name).is_some()
             || (is_mounted() && relocate::orphaned(context, &pod).is_some())
     })
@@ -96,7 +93,7 @@ async fn move_mount(context: &Context, target: &Path) -> Movement {
     // The kubelet's own publish does the same.
     let Some(_guard) = context.locks.try_target(target) else { return Movement::Done };
     let Some(request) = context.published.get(target) else { return Movement::Done };
-    if let Err(error) = ensure_mounted(context, &request, Instant::now() + WAIT_WITHIN).await {
+    if let Err(error) = ensure_mounted(context, &request, Instant::now() + MOUNTER_LISTENS_AGAIN).await {
         tracing::warn!(%error, target = %target.display(), "cannot move the mount, retrying");
     }
     let table = context.mounts.table().unwrap_or_default();
@@ -107,7 +104,6 @@ async fn move_mount(context: &Context, target: &Path) -> Movement {
 /// it.
 async fn observe(context: &Context) -> Vec<ObservedMount> {
     let Ok(table) = context.mounts.table() else { return Vec::new() };
-    let sources = sources_on_node(context.kubelet.path());
     let mut targets_of: HashMap<Device, Vec<PathBuf>> = HashMap::new();
     for target in context.published.targets() {
         if let Some(top) = table.top(&target) {
@@ -117,8 +113,7 @@ async fn observe(context: &Context) -> Vec<ObservedMount> {
     // Each file system is checked once, and all at the same time, because an unresponsive one takes seconds.
     join_all(targets_of.into_iter().map(async |(device, targets)| {
         // Without a source mount, it was replaced, and the process died before it moved the target over.
-        let source = table.0.iter().find(|mount| mount.device == device && mount.point.starts_with(&sources));
-        let source = source.map(|mount| mount.point.clone());
+        let source = context.source_of(&table, device).map(Path::to_owned);
         let liveness = context.liveness.check(source.as_ref().unwrap_or(&targets[0])).await;
         let comm = source.as_ref().and_then(|source| context.comm_of(source));
         let (expired_keys, deaths) =
@@ -167,7 +162,7 @@ async fn remount(context: &Context, target: &Path) -> Result<(), PublishError> {
     let _guard = context.locks.try_target(target).ok_or(PublishError::Busy)?;
     let Some(request) = context.published.get(target) else { return Ok(()) };
     context.events.lost(&request);
-    ensure_mounted(context, &request, Instant::now() + WAIT_WITHIN).await
+    ensure_mounted(context, &request, Instant::now() + MOUNTER_LISTENS_AGAIN).await
 }
 
 /// Turns an unresponsive mount into a dead one, which the next check remounts.

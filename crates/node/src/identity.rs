@@ -2,12 +2,12 @@
 //! service account tokens that the kubelet sends, and the driver's.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
 use mounter::credentials::Credentials;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use service::driver_identity::{DriverIdentity, SESSION_NAME};
 use thiserror::Error;
@@ -59,15 +59,9 @@ pub fn of_driver(
     })
 }
 
-/// By audience. Never shown, never logged.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct Tokens(BTreeMap<String, String>);
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_set().entries(self.0.keys()).finish()
-    }
-}
+/// By audience.
+#[derive(Clone, Debug, Default)]
+pub struct Tokens(BTreeMap<String, SecretString>);
 
 impl Tokens {
     /// From `{"audience": {"token": "…", "expirationTimestamp": "…"}}`; whatever is not so is no token.
@@ -75,7 +69,7 @@ impl Tokens {
         let parsed: BTreeMap<String, Value> = serde_json::from_str(text).unwrap_or_default();
         let token = |(audience, held): (String, Value)| {
             let token = held["token"].as_str().filter(|token| !token.is_empty())?;
-            Some((audience, token.to_owned()))
+            Some((audience, SecretString::from(token)))
         };
         Self(parsed.into_iter().filter_map(token).collect())
     }
@@ -121,7 +115,7 @@ impl Workload<'_> {
             service_account: self.service_account.to_owned(),
             audience,
         };
-        self.tokens.0.get(audience).cloned().ok_or_else(missing)
+        self.tokens.0.get(audience).map(|token| token.expose_secret().to_owned()).ok_or_else(missing)
     }
 
     /// For the S3 server's logs. The workloads of a service account share a mount, so it names no pod.
@@ -180,7 +174,7 @@ mod tests {
         let shown = format!("{tokens:?}");
         assert!(shown.contains("sts.amazonaws.com") && !shown.contains("for-"), "{shown}");
         for garbage in ["", "no", "[]", r#"{"a": 1}"#, r#"{"a": {}}"#] {
-            assert_eq!(Tokens::parse(garbage), Tokens::default(), "{garbage}");
+            assert!(Tokens::parse(garbage).0.is_empty(), "{garbage}");
         }
     }
 

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 
+use contract::names::MOUNT_SOURCE;
 use mounter::handover::FUSE_DEVICE;
 use rustix::fs::{FileType, Mode, OFlags, makedev, mkdirat, mknodat, openat};
 use rustix::io::Errno;
@@ -14,7 +15,7 @@ use rustix::mount::{
     fsconfig_create, fsmount, fsopen, mount, mount_bind, mount_change, mount_remount, unmount,
 };
 
-use crate::mount_table::{DEVICE, Device, Mount};
+use crate::mount_table::{Device, Mount};
 use crate::mounts::Mounts;
 use crate::safe_path::{Root, SafePath};
 
@@ -50,7 +51,7 @@ pub fn mount_source(path: &SafePath, read_only: bool) -> io::Result<OwnedFd> {
     let options = CString::new(options).map_err(io::Error::other)?;
     let mut flags = COMMON;
     flags.set(MountFlags::RDONLY, read_only);
-    mount(DEVICE, path.path(), "fuse", flags, options.as_c_str())?;
+    mount(MOUNT_SOURCE, path.path(), "fuse", flags, options.as_c_str())?;
     Ok(device)
 }
 
@@ -77,7 +78,7 @@ pub fn bind(source: &SafePath, target: &SafePath, read_only: bool) -> io::Result
 /// unmount, unlike an immutable flag.
 pub fn seal(target: &SafePath) -> io::Result<()> {
     let flags = MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
-    Ok(mount(DEVICE, target.path(), "tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?)
+    Ok(mount(MOUNT_SOURCE, target.path(), "tmpfs", flags, c"mode=0555,size=4k,nr_inodes=1")?)
 }
 
 /// Unmounts the top mount, if there is one. Fails while it is in use.

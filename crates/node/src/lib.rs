@@ -8,6 +8,7 @@ pub mod descriptors;
 pub mod kernel;
 pub mod liveness;
 pub mod mount_table;
+pub mod mounter_client;
 pub mod mounts;
 pub mod safe_path;
 

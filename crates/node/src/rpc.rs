@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use contract::trace;
 use service::csi::node_server::Node;
 use service::csi::node_service_capability::Rpc;
 use service::csi::node_service_capability::rpc::Type;
@@ -18,12 +19,21 @@ use crate::context::Context;
 use crate::publish::publish;
 use crate::request::PublishRequest;
 use crate::stats::stats;
+use crate::target::Target;
 use crate::unpublish::unpublish;
 
 pub struct NodeService {
     pub context: Arc<Context>,
     /// 0 means no limit.
     pub max_volumes: i64,
+}
+
+impl NodeService {
+    /// Of the workload that the target belongs to, if it is one.
+    fn trace_id(&self, target: &str) -> Option<String> {
+        let target = Target::parse(target, self.context.kubelet.path()).ok()?;
+        Some(trace::id(&target.pod_uid))
+    }
 }
 
 const CAPABILITIES: &[Type] =
@@ -51,7 +61,8 @@ impl Node for NodeService {
         let code = outcome.as_ref().err().map_or(tonic::Code::Ok, Status::code);
         self.context.metrics.published(code, started.elapsed());
         if let Err(status) = &outcome {
-            tracing::warn!(volume_id, target, code = ?status.code(), error = status.message(), "publish failed");
+            let trace_id = self.trace_id(&target);
+            tracing::warn!(volume_id, target, ?code, error = status.message(), trace_id, "publish failed");
         }
         outcome.map(|()| Response::new(NodePublishVolumeResponse {}))
     }
@@ -68,7 +79,8 @@ impl Node for NodeService {
             Err(panic) => Err(Status::internal(format!("unpublish panicked: {panic}"))),
         };
         if let Err(status) = &outcome {
-            tracing::warn!(target, code = ?status.code(), error = status.message(), "unpublish failed");
+            let (trace_id, code) = (self.trace_id(&target), status.code());
+            tracing::warn!(target, ?code, error = status.message(), trace_id, "unpublish failed");
         }
         outcome.map(|()| Response::new(NodeUnpublishVolumeResponse {}))
     }

@@ -14,7 +14,6 @@ use service::events::Events;
 use service::identity::Identity;
 use service::keys::DriverKeys;
 use service::probes::{self, Probes};
-use service::registration::registration_server::RegistrationServer;
 use service::socket;
 use thiserror::Error;
 use tokio::sync::watch;
@@ -104,11 +103,12 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     tokio::spawn(succession::run(Arc::clone(&context), stop.clone()));
     tokio::spawn(sweep::run(Arc::clone(&context), stop.clone()));
 
-    let listen = |path: &PathBuf| {
-        socket::listen(path).map_err(|source| RunError::Socket { path: path.clone(), source })
+    let socket_error = |path: &PathBuf| {
+        let path = path.clone();
+        move |source| RunError::Socket { path, source }
     };
     let endpoint = flags.kubelet_path.join("plugins").join(DRIVER).join("csi.sock");
-    let csi = listen(&endpoint)?;
+    let csi = socket::listen(&endpoint).map_err(socket_error(&endpoint))?;
     let service = NodeService { context, max_volumes: flags.max_volumes.into() };
     let server = Server::builder()
         .add_service(IdentityServer::new(Identity { ready: Arc::clone(&ready) }))
@@ -119,12 +119,9 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let (registered, mut is_registered) = watch::channel(flags.registration == Registration::Off);
     if flags.registration == Registration::On {
         let registry = flags.kubelet_path.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
-        let incoming = listen(&registry)?;
-        let registrar = Registrar { endpoint: endpoint.to_string_lossy().into_owned(), registered };
-        let registration = Server::builder()
-            .add_service(RegistrationServer::new(registrar))
-            .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-        tokio::spawn(registration);
+        let registrar = Registrar::new(endpoint.to_string_lossy().into_owned(), registered);
+        let error = socket_error(&registry);
+        tokio::spawn(registrar.serve(registry, stop.clone()).map_err(error)?);
     }
     tokio::spawn(async move {
         let mut first = Some((client, flags.node_name));

@@ -2,20 +2,19 @@
 //! of memory: the new mounter gets the descriptor of the same mount.
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use contract::mountpoint_pod::MountpointPod;
-use mounter::deadlines;
-use mounter::handover::client::{Fetched, fetch, hand_over};
-use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused, is_disconnected};
+use mounter::handover::client::Fetched;
+use mounter::handover::{MountRequest, Purpose, is_disconnected};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::context::Context;
 use crate::descriptors::{Kept, MounterId};
+use crate::mounter_client;
 use crate::publish::relocate;
 
 /// A mounter listens a moment after the kubelet has reported its container, and nothing reports that.
@@ -45,7 +44,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
         let pods: Vec<_> = context.cache.pods().into_iter().filter(|pod| !pod.has_ended()).collect();
         let table = context.mounts.table().unwrap_or_default();
         context.descriptors.retain(|uid, kept| {
-            // That of a pod that has ended waits for another pod, as long as workloads use it.
+            // The descriptor of a pod that has ended waits for another pod, as long as workloads use the mount.
             let is_used = || table.copies(&context.source(&kept.pod)).next().is_some();
             pods.iter().any(|pod| pod.uid == uid) || (kept.can_continue() && is_used())
         });
@@ -107,18 +106,14 @@ fn has_journal(context: &Context, pod: &MountpointPod) -> bool {
     comm::open(&context.kubelet, &pod.uid).is_ok_and(|comm| comm::has_journal(&comm))
 }
 
-/// Of a mount that an earlier node service has made. `false` if the mounter has to be asked again.
+/// Fetches the descriptor of a mount that an earlier node service has made. `false` if the mounter has to be asked again.
 async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: MounterId) -> bool {
     let source = context.source(&pod.name);
-    let is_mounted =
-        context.mounts.table().is_ok_and(|table| table.top(&source).is_some_and(|top| top.bucket));
-    if !is_mounted {
+    if !context.mounts.table().is_ok_and(|table| table.top_bucket(&source).is_some()) {
         return true;
     }
-    let folder = comm::path(&context.kubelet, &pod.uid);
-    let until = Instant::now() + deadlines::HAND_OVER;
-    match tokio::task::spawn_blocking(move || fetch(&folder, until)).await {
-        Ok(Ok(Ok(Fetched { descriptor, is_served }))) => {
+    match mounter_client::fetch(&context.kubelet, &pod.uid).await {
+        Ok(Fetched { descriptor, is_served }) => {
             // Without one, no other process can continue the mount, or one in another pod already does.
             if has_journal(context, &pod) {
                 let _lock = context.locks.mountpoint_pod(&pod.name).await;
@@ -132,18 +127,15 @@ async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: Mounte
                 relocate::resume(context, &pod).await;
             }
         }
-        // It starts another mount process at this moment.
-        Ok(Ok(Err(refused))) if refused.code == Code::Busy => return false,
-        Ok(Ok(Err(refused))) => tracing::debug!(%refused, mountpoint_pod = pod.name, "no descriptor to keep"),
-        Ok(Err(error)) => tracing::debug!(%error, mountpoint_pod = pod.name, "no descriptor to keep"),
-        Err(panic) => tracing::warn!(%panic, mountpoint_pod = pod.name, "cannot fetch a descriptor"),
+        Err(error) if error.is_busy() => return false,
+        Err(error) => tracing::debug!(%error, mountpoint_pod = pod.name, "no descriptor to keep"),
     }
     true
 }
 
 async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, mounter: MounterId) {
     let _lock = context.locks.mountpoint_pod(&pod.name).await;
-    // A publish may have mounted anew while this waited for the lock.
+    // A publish may have made another mount while this waited for the lock.
     if context.descriptors.get(&pod.uid).is_none_or(|now| !now.is_same(&kept)) {
         return;
     }
@@ -151,33 +143,22 @@ async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, 
         tracing::debug!(mountpoint_pod = pod.name, "the mount has ended");
         return context.descriptors.drop_this(&pod.uid, &kept);
     }
-    let folder = comm::path(&context.kubelet, &pod.uid);
-    let (descriptor, until) = (Arc::clone(&kept.descriptor), Instant::now() + deadlines::HAND_OVER);
-    let request = MountRequest::only(Purpose::Continue);
-    let reply =
-        tokio::task::spawn_blocking(move || hand_over(&folder, &request, descriptor.as_fd(), until)).await;
-    match reply {
-        Ok(Ok(MountReply::Serving(serving))) => {
+    let (request, descriptor) = (MountRequest::only(Purpose::Continue), Arc::clone(&kept.descriptor));
+    match mounter_client::hand_over(&context.kubelet, &pod.uid, request, descriptor).await {
+        Ok(serving) => {
             context.keep_descriptor(&pod, kept.descriptor, Some(mounter));
             tracing::info!(mountpoint_pod = pod.name, version = serving.version, "serving again");
             context.metrics.deaths.inc();
             tokio::spawn(report(Arc::clone(context), pod));
         }
-        // It starts another mount process at this moment.
-        Ok(Ok(MountReply::Refused(Refused { code: Code::Busy, .. }) | MountReply::Left)) => {}
-        Ok(Ok(MountReply::Refused(refused))) => {
-            tracing::warn!(%refused, mountpoint_pod = pod.name, "cannot continue the mount, retrying");
-        }
-        Ok(Err(error)) => {
+        Err(error) if error.is_busy() => {}
+        Err(error) => {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot continue the mount, retrying");
-        }
-        Err(panic) => {
-            tracing::warn!(%panic, mountpoint_pod = pod.name, "cannot continue the mount, retrying")
         }
     }
 }
 
-/// To the workloads, with the kubelet's reason.
+/// Reports the death to the workloads, with the kubelet's reason.
 async fn report(context: Arc<Context>, pod: MountpointPod) {
     let mut changes = context.cache.changes();
     let reason = async {

@@ -1,6 +1,7 @@
 //! Removes what an earlier process left and no watch reported: targets of workloads that are gone, and source mounts whose
 //! Mountpoint Pod is gone.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -55,21 +56,20 @@ struct Plan {
 }
 
 async fn observe(context: &Context) -> Observed {
-    let folder = sources_on_node(context.kubelet.path());
     let mut observed = Observed::default();
     let table = context.mounts.table().unwrap_or_default();
     for mount in table.0.iter().filter(|mount| mount.bucket && table.is_on_top(mount)) {
         let Some(target) = Target::of_mount(&mount.point, context.kubelet.path()) else { continue };
         let attached = context.cache.is_attached(&target.pod_uid);
-        let source = table.copies(&target.path).find_map(|copy| copy.point.strip_prefix(&folder).ok());
-        let served = match source.and_then(Path::to_str) {
+        let source = context.source_of(&table, mount.device).and_then(Path::file_name);
+        let served = match source.and_then(OsStr::to_str) {
             Some(mountpoint_pod) => is_kept(context, mountpoint_pod),
             // Mounted by a driver from before Mountpoint Pods, or left behind. A check can take seconds.
             None => attached || !matches!(context.liveness.check(&target.path).await, Liveness::Dead(_)),
         };
         observed.targets.push(ObservedTarget { target, attached, served });
     }
-    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let entries = fs::read_dir(sources_on_node(context.kubelet.path())).into_iter().flatten().flatten();
     for mountpoint_pod in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         let is_kept = is_kept(context, &mountpoint_pod);
         observed.sources.push((mountpoint_pod, is_kept));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::names::DRIVER;
+use contract::names::{DRIVER, NOT_READY_TAINT};
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
@@ -12,7 +12,6 @@ use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 
-const TAINT: &str = "s3.csi.scality.com/agent-not-ready";
 /// Between attempts: the kubelet and others write the Node object, too, so conflicts are normal.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
@@ -32,7 +31,7 @@ pub async fn remove_when_registered(client: Client, node: String) {
     let nodes = Api::<Node>::all(client);
     loop {
         match remove(&nodes, &node).await {
-            Ok(true) => return tracing::info!(node, taint = TAINT, "start-up taint removed"),
+            Ok(true) => return tracing::info!(node, taint = NOT_READY_TAINT, "start-up taint removed"),
             Ok(false) => return,
             Err(error) => tracing::warn!(%error, node, "cannot remove the start-up taint, retrying"),
         }
@@ -46,7 +45,7 @@ async fn remove(nodes: &Api<Node>, name: &str) -> kube::Result<bool> {
     let node = nodes.get(name).await?;
     let version = node.resource_version();
     let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    let others: Vec<_> = taints.iter().filter(|taint| taint.key != TAINT).collect();
+    let others: Vec<_> = taints.iter().filter(|taint| taint.key != NOT_READY_TAINT).collect();
     if others.len() == taints.len() {
         return Ok(false);
     }

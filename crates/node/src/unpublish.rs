@@ -2,6 +2,7 @@
 
 use std::io;
 
+use contract::trace;
 use thiserror::Error;
 use tonic::Status;
 
@@ -41,6 +42,6 @@ pub fn unpublish(context: &Context, volume_id: &str, target: &str) -> Result<(),
     kernel::remove_mount_point(&context.mounts, &context.kubelet, &path)
         .map_err(|source| UnpublishError::Unmount { target: target.to_owned(), source })?;
     context.forget(&path);
-    tracing::info!(volume_id, pod_uid, "unpublished");
+    tracing::info!(volume_id, trace_id = trace::id(&pod_uid), pod_uid, "unpublished");
     Ok(())
 }

@@ -47,7 +47,7 @@ pub struct Plan {
     pub next_check: Duration,
 }
 
-/// Of mount processes since the last check; the mount went on.
+/// Deaths of mount processes since the last check; other mount processes have continued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deaths {
     pub targets: Vec<PathBuf>,

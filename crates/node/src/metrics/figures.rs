@@ -20,8 +20,8 @@ use crate::safe_path::Root;
 type Label<'a> = (&'static str, &'a str);
 /// There are no exemplars, but the encoder has to know the type of their labels.
 type NoLabels = Vec<(String, String)>;
-/// The figure of a metric, at this moment.
-type Figure = fn(&Figures, u64) -> u64;
+/// The figure of a metric, at this moment, if the mount has it.
+type Figure = fn(&Figures, u64) -> Option<u64>;
 
 pub struct MountFigures {
     pub mounts: Mounts,
@@ -155,23 +155,31 @@ impl Collector for MountFigures {
                 mount.encode(&mut metric, MetricType::Counter, &[("result", result)], count)?;
             }
         }
-        let single: [(&str, &str, MetricType, Figure); 4] = [
-            ("mount_read_bytes", "Bytes read from a mount", MetricType::Counter, |it, _| it.read_bytes),
+        let single: [(&str, &str, MetricType, Figure); 5] = [
+            ("mount_read_bytes", "Bytes read from a mount", MetricType::Counter, |it, _| Some(it.read_bytes)),
             ("mount_written_bytes", "Bytes written to a mount", MetricType::Counter, |it, _| {
-                it.written_bytes
+                Some(it.written_bytes)
             }),
-            ("mount_uploads", "Uploads of a mount in progress", MetricType::Gauge, |it, _| it.uploads),
+            ("mount_uploads", "Uploads of a mount in progress", MetricType::Gauge, |it, _| Some(it.uploads)),
             (
                 "mount_oldest_request_seconds",
                 "Age of a mount's oldest waiting request",
                 MetricType::Gauge,
-                Figures::oldest_wait,
+                |it, now| Some(it.oldest_wait(now)),
+            ),
+            (
+                "mount_keys_expire_timestamp_seconds",
+                "When the temporary keys of a mount expire",
+                MetricType::Gauge,
+                |it, _| it.keys_expire,
             ),
         ];
         for (name, help, kind, value) in single {
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             for mount in &mounts {
-                mount.encode(&mut metric, kind, &[], value(&mount.figures, now))?;
+                if let Some(value) = value(&mount.figures, now) {
+                    mount.encode(&mut metric, kind, &[], value)?;
+                }
             }
         }
         Ok(())

@@ -15,7 +15,8 @@ use service::csi::{NodePublishVolumeRequest, VolumeCapability};
 use tokio_util::sync::CancellationToken;
 
 use super::error::{PublishError, kernel_error};
-use super::{mount_table, source, write_credentials};
+use super::mount_credentials::write_credentials;
+use super::{mount_table, source};
 use crate::comm;
 use crate::context::Context;
 use crate::request::PublishRequest;
@@ -64,7 +65,7 @@ async fn mount(context: &Context, spec: &AttachmentSpec, pod: &MountpointPod) ->
     source::mount(context, &request, pod, &safe_source, &source, &credentials).await
 }
 
-/// What the kubelet will ask for; nothing if only the kubelet has the keys for it, or if the pod is not the attachment's.
+/// What the kubelet will ask for; `None` if only the kubelet has the keys for it, or if the pod is not the attachment's.
 fn request(context: &Context, spec: &AttachmentSpec, pod: &MountpointPod) -> Option<PublishRequest> {
     let EarlyMount { attributes, mount_options } = pod.early_mount.clone()?;
     let is_trusted = pod.node.as_deref() == Some(context.cache.node())

@@ -68,6 +68,7 @@ impl From<PublishError> for Status {
             | PublishError::PodCannotStart { .. }
             | PublishError::HandOver { .. }
             | PublishError::MountpointPodBusy(_)
+            | PublishError::Credentials(CredentialsError::Unrecorded)
             | PublishError::Refused(Refusal::Unresponsive(_)) => Self::unavailable(message),
             PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
                 Self::internal(message)
@@ -82,16 +83,18 @@ impl From<PublishError> for Status {
                 Code::WrongSecret | Code::UnknownKey | Code::ExpiredCredentials | Code::NoCredentials => {
                     Self::unauthenticated(message)
                 }
-                Code::EndpointUnreachable | Code::UnknownHost | Code::UntrustedCertificate | Code::Busy => {
-                    Self::unavailable(message)
+                Code::EndpointUnreachable
+                | Code::UnknownHost
+                | Code::UntrustedCertificate
+                | Code::ServerError
+                | Code::Busy => Self::unavailable(message),
+                Code::TimedOut | Code::RequestTimeout => Self::deadline_exceeded(message),
+                Code::CacheNotWritable | Code::Rejected | Code::WrongVersion => {
+                    Self::failed_precondition(message)
                 }
-                Code::TimedOut | Code::Late => Self::deadline_exceeded(message),
-                Code::CacheNotWritable => Self::failed_precondition(message),
-                Code::WrongPeer
-                | Code::Garbled
-                | Code::WrongVersion
-                | Code::WrongDescriptor
-                | Code::Failed => Self::internal(message),
+                Code::WrongPeer | Code::Garbled | Code::WrongDescriptor | Code::Failed => {
+                    Self::internal(message)
+                }
             },
         }
     }
@@ -102,4 +105,46 @@ pub(crate) fn kernel_error<'a>(
     path: &'a Path,
 ) -> impl Fn(io::Error) -> PublishError + 'a {
     move |source| PublishError::Kernel { step, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grpc(code: Code) -> tonic::Code {
+        let refused = Refused::new(code, "why");
+        Status::from(PublishError::MountFailed { pod: "mp-1".to_owned(), refused }).code()
+    }
+
+    /// Internal is for mistakes of the driver.
+    #[test]
+    fn what_the_user_or_the_server_got_wrong_is_never_internal() {
+        for (code, expected) in [
+            (Code::BadOption, tonic::Code::InvalidArgument),
+            (Code::BadPrefix, tonic::Code::InvalidArgument),
+            (Code::BadBucket, tonic::Code::InvalidArgument),
+            (Code::WrongRegion, tonic::Code::InvalidArgument),
+            (Code::NoSuchBucket, tonic::Code::NotFound),
+            (Code::AccessDenied, tonic::Code::PermissionDenied),
+            (Code::WrongSecret, tonic::Code::Unauthenticated),
+            (Code::UnknownKey, tonic::Code::Unauthenticated),
+            (Code::ExpiredCredentials, tonic::Code::Unauthenticated),
+            (Code::NoCredentials, tonic::Code::Unauthenticated),
+            (Code::EndpointUnreachable, tonic::Code::Unavailable),
+            (Code::UnknownHost, tonic::Code::Unavailable),
+            (Code::UntrustedCertificate, tonic::Code::Unavailable),
+            (Code::ServerError, tonic::Code::Unavailable),
+            (Code::Busy, tonic::Code::Unavailable),
+            (Code::TimedOut, tonic::Code::DeadlineExceeded),
+            (Code::RequestTimeout, tonic::Code::DeadlineExceeded),
+            (Code::CacheNotWritable, tonic::Code::FailedPrecondition),
+            (Code::Rejected, tonic::Code::FailedPrecondition),
+            (Code::WrongVersion, tonic::Code::FailedPrecondition),
+        ] {
+            assert_eq!(grpc(code), expected, "{code}");
+        }
+        for code in [Code::WrongPeer, Code::Garbled, Code::WrongDescriptor, Code::Failed] {
+            assert_eq!(grpc(code), tonic::Code::Internal, "{code}");
+        }
+    }
 }

@@ -98,7 +98,7 @@ pub fn plan(observed: &Observed<'_>, wanted: &Wanted<'_>) -> Result<Plan, Refusa
     };
     let kept = sources.first().filter(is_kept).map(|lowest| lowest.device);
     let mut steps = vec![Step::UnmountSource; sources.len() - usize::from(kept.is_some())];
-    let top = table.top(target).filter(|top| top.bucket);
+    let top = table.top_bucket(target);
     let moved = top.map(|top| top.device).filter(|_| kept.is_none() && *movable);
     match (kept, moved) {
         (Some(_), _) => {}

@@ -1,12 +1,10 @@
-//! Moves a mount to another Mountpoint Pod, live: the pod that it is leaving may be evicted, deleted, or of another version. It is
-//! the same mount with another process behind it, so that programs notice no more than a pause, and there is nothing to
+//! Moves a mount to another Mountpoint Pod, live: the pod that it is leaving may be evicted, deleted, or of another version.
+//! It is the same mount with another process behind it, so that programs notice no more than a pause, and there is nothing to
 //! propagate into containers.
 //!
-//! Each step may be the last one of this process. Until the new pod serves, the old one can go on; after that, all that is
+//! Each step may be the last one of this process. Until the new pod serves, the old one can continue; after that, all that is
 //! left is to detach the old source.
 
-use std::io::ErrorKind;
-use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +12,7 @@ use std::time::{Duration, Instant};
 use contract::mountpoint_pod::MountpointPod;
 use contract::names::sources_on_node;
 use mounter::deadlines;
-use mounter::handover::client::{Fetched, HandOverError, fetch, hand_over, leave, take_over};
-use mounter::handover::{Code, MountReply, MountRequest, Purpose};
+use mounter::handover::{Code, MountRequest, Purpose};
 
 use super::error::{PublishError, kernel_error};
 use super::source;
@@ -25,6 +22,7 @@ use crate::credentials::MountCredentials;
 use crate::descriptors::Kept;
 use crate::kernel;
 use crate::mount_table::{Device, MountTable};
+use crate::mounter_client::{self, MounterError};
 use crate::request::PublishRequest;
 use crate::safe_path::SafePath;
 
@@ -55,14 +53,12 @@ pub(super) fn serving(context: &Context, table: &MountTable, target: &Path) -> i
 
 /// Name of the Mountpoint Pod with this source.
 fn pod_of(context: &Context, table: &MountTable, device: Device) -> Option<String> {
-    let sources = sources_on_node(context.kubelet.path());
-    let source = table.0.iter().find(|mount| mount.device == device && mount.point.starts_with(&sources));
-    Some(source?.point.file_name()?.to_str()?.to_owned())
+    Some(context.source_of(table, device)?.file_name()?.to_str()?.to_owned())
 }
 
 /// The mount at the target, if it is not that of `to` and could be moved there.
 pub(crate) fn movable(context: &Context, table: &MountTable, target: &Path, to: &str) -> Option<Movable> {
-    let top = table.top(target).filter(|top| top.bucket)?;
+    let top = table.top_bucket(target)?;
     let from = pod_of(context, table, top.device).filter(|from| from != to)?;
     let (uid, kept) = context.descriptors.of_pod(&from)?;
     Some(Movable { uid, kept })
@@ -75,140 +71,116 @@ pub(crate) fn orphaned(context: &Context, pod: &MountpointPod) -> Option<Movable
     (uid != pod.uid).then_some(Movable { uid, kept })
 }
 
-/// Hands that mount over. It stays where it is. The caller has locked the name of both.
-pub(super) async fn inherit(
-    context: &Context,
-    request: &PublishRequest,
-    Movable { uid, kept }: &Movable,
-    pod: &MountpointPod,
-    credentials: &MountCredentials,
-) -> Result<(), PublishError> {
-    match depart(context, uid).await {
-        Departure::Left => {}
-        Departure::Refused | Departure::Unsupported => return Ok(()),
-    }
-    if let Err((error, new_pod_serves)) = arrive(context, request, kept, pod, credentials).await {
-        if new_pod_serves == Serves::No {
-            go_back(context, uid, kept).await;
-        }
-        return Err(error);
-    }
-    context.descriptors.drop(uid);
-    context.metrics.moves.inc();
-    let (volume_id, mountpoint_pod) = (&request.volume_id, &pod.name);
-    tracing::info!(volume_id, mountpoint_pod, "mount moved to the pod that was created again");
-    Ok(())
-}
-
-/// The caller has locked the Mountpoint Pod that the mount moves to.
+/// Moves the mount of another pod to this one, whose source is `safe_source`. The caller has locked this pod.
 pub(super) async fn relocate(
     context: &Context,
     request: &PublishRequest,
-    Movable { uid, kept }: &Movable,
+    movable: &Movable,
     pod: &MountpointPod,
     safe_source: &SafePath,
     credentials: &MountCredentials,
 ) -> Result<Moved, PublishError> {
+    let Movable { uid, kept } = movable;
     let _lock = context.locks.mountpoint_pod(&kept.pod).await;
-    let began = Instant::now();
-    match depart(context, uid).await {
-        Departure::Left => {}
-        Departure::Refused => return Ok(Moved::Stays),
-        Departure::Unsupported => return Ok(Moved::Impossible),
-    }
-    let (old, new) = (context.source(&kept.pod), context.source(&pod.name));
+    let old = context.source(&kept.pod);
+    // Before the mount is left: after a failure, nothing would serve it.
     let safe_old = context.kubelet.locate(&old).map_err(kernel_error("locate", &old))?;
-    let bound = kernel::bind(&safe_old, safe_source, false).map_err(kernel_error("bind", &new));
-    let arrived = match bound {
-        Ok(()) => arrive(context, request, kept, pod, credentials).await,
+    let began = Instant::now();
+    if let Err(outcome) = depart(context, uid).await {
+        return Ok(outcome);
+    }
+    let bound = kernel::bind(&safe_old, safe_source, false);
+    let arrived = match bound.map_err(kernel_error("bind", &context.source(&pod.name))) {
+        Ok(()) => arrive(context, request, movable, pod, credentials, began).await,
         Err(error) => Err((error, Serves::No)),
     };
-    let (error, new_pod_serves) = match arrived {
-        Ok(()) => {
-            if let Err(error) = kernel::detach(&safe_old) {
-                // Draining the old pod does it, too.
-                tracing::warn!(%error, mountpoint_pod = kept.pod, "cannot detach the source after a move");
+    if let Err((error, serves)) = arrived {
+        if serves == Serves::No {
+            if let Err(error) = kernel::detach(safe_source) {
+                tracing::warn!(%error, mountpoint_pod = pod.name, "failed to unmount after a failed move");
             }
-            context.descriptors.drop(uid);
-            context.metrics.moves.inc();
-            let milliseconds = began.elapsed().as_millis();
-            let (volume_id, from, to) = (&request.volume_id, &kept.pod, &pod.name);
-            tracing::info!(volume_id, from, mountpoint_pod = to, milliseconds, "mount moved");
-            return Ok(Moved::Done);
+            go_back(context, uid, kept).await;
         }
-        Err(failed) => failed,
-    };
-    // Two mount processes must never serve one mount: the old one goes on only if the new one certainly does not.
-    if new_pod_serves == Serves::No {
-        if let Err(error) = kernel::detach(safe_source) {
-            tracing::warn!(%error, mountpoint_pod = pod.name, "failed to unmount after a failed move");
-        }
+        return Err(error);
+    }
+    if let Err(error) = kernel::detach(&safe_old) {
+        // Draining the old pod does it, too.
+        tracing::warn!(%error, mountpoint_pod = kept.pod, "cannot detach the source after a move");
+    }
+    Ok(Moved::Done)
+}
+
+/// Moves the mount of a pod that is gone to the one that has its name. They share source and lock: only the process behind
+/// the mount changes. If that is not possible, the mount stays as it is.
+pub(super) async fn adopt(
+    context: &Context,
+    request: &PublishRequest,
+    orphaned: &Movable,
+    pod: &MountpointPod,
+    credentials: &MountCredentials,
+) -> Result<(), PublishError> {
+    let Movable { uid, kept } = orphaned;
+    let began = Instant::now();
+    if depart(context, uid).await.is_err() {
+        return Ok(());
+    }
+    let arrived = arrive(context, request, orphaned, pod, credentials, began).await;
+    if let Err((_, Serves::No)) = arrived {
         go_back(context, uid, kept).await;
     }
-    Err(error)
+    arrived.map_err(|(error, _)| error)
 }
 
-enum Departure {
-    /// Nothing serves the mount.
-    Left,
-    Refused,
-    Unsupported,
-}
-
-/// The mount process of the old pod ends, if it has not ended with the pod.
-async fn depart(context: &Context, uid: &str) -> Departure {
-    let (folder, until) = (comm::path(&context.kubelet, uid), Instant::now() + deadlines::HAND_OVER);
-    match tokio::task::spawn_blocking(move || leave(&folder, until)).await {
-        Ok(Ok(MountReply::Left)) => Departure::Left,
-        Ok(Err(error)) if has_ended(&error) => Departure::Left,
-        Ok(Ok(MountReply::Refused(refused))) if matches!(refused.code, Code::Busy | Code::TimedOut) => {
-            tracing::debug!(%refused, "the mount stays for now");
-            Departure::Refused
-        }
-        Ok(Ok(MountReply::Refused(refused))) => {
+/// Ends the mount process of the old pod, if it has not ended with the pod. Otherwise the mount does not move.
+async fn depart(context: &Context, uid: &str) -> Result<(), Moved> {
+    match mounter_client::leave(&context.kubelet, uid).await {
+        Ok(()) => Ok(()),
+        Err(error) if error.has_ended() => Ok(()),
+        Err(MounterError::Refused(refused)) if !matches!(refused.code, Code::Busy | Code::TimedOut) => {
             tracing::warn!(%refused, "the mount cannot move");
-            Departure::Unsupported
+            Err(Moved::Impossible)
+        }
+        Err(MounterError::Refused(refused)) => {
+            tracing::debug!(%refused, "the mount stays for now");
+            Err(Moved::Stays)
         }
         // It may still serve the mount.
-        reply => {
-            tracing::warn!(?reply, "no reply from the mounter of a mount that is to move");
-            Departure::Refused
+        Err(error) => {
+            tracing::warn!(%error, "no reply from the mounter of a mount that is to move");
+            Err(Moved::Stays)
         }
     }
 }
 
-/// Whether nothing listens there, so that no mounter and no mount process of the pod is left.
-fn has_ended(error: &HandOverError) -> bool {
-    let HandOverError::Connect(error) = error else { return false };
-    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
-}
-
-/// The mount process of the new pod continues. If not, says whether it may do so later.
+/// The mount process of the new pod continues. If not, says whether it may do so later: two mount processes must never serve
+/// one mount, so the old one continues only if the new one certainly does not.
 async fn arrive(
     context: &Context,
     request: &PublishRequest,
-    kept: &Kept,
+    Movable { uid, kept }: &Movable,
     pod: &MountpointPod,
     credentials: &MountCredentials,
+    began: Instant,
 ) -> Result<(), (PublishError, Serves)> {
     let mount_request = source::mount_request(context, request, pod, credentials, Purpose::TakeOver).await;
     let mounter = comm::open(&context.kubelet, &pod.uid).ok().as_ref().and_then(comm::mounter);
-    let folder = comm::path(&context.kubelet, &pod.uid);
-    let (descriptor, survival) = (Arc::clone(&kept.descriptor), Arc::clone(&kept.survival));
-    let until = Instant::now() + deadlines::HAND_OVER;
-    let reply = tokio::task::spawn_blocking(move || {
-        take_over(&folder, &mount_request, descriptor.as_fd(), survival.as_fd(), until)
-    });
-    if let Err(error) = source::serving(context, pod, reply.await) {
+    let reply = mounter_client::take_over(&context.kubelet, &pod.uid, mount_request, kept.clone()).await;
+    if let Err(error) = reply.map_err(source::failed(context, pod)) {
         match settled(context, pod).await {
-            // The reply was lost, of this hand-over or of an earlier one.
+            // Of this hand-over or of an earlier one.
             Serves::Yes => {
-                tracing::warn!(%error, mountpoint_pod = pod.name, "the mount is served nevertheless");
+                tracing::warn!(%error, mountpoint_pod = pod.name, "reply lost, but the pod serves the mount");
             }
             serves => return Err((error, serves)),
         }
     }
     context.keep_descriptor(pod, Arc::clone(&kept.descriptor), mounter);
+    context.descriptors.drop(uid);
+    context.metrics.moves.inc();
+    let milliseconds = began.elapsed().as_millis();
+    let (volume_id, from, to) = (&request.volume_id, &kept.pod, &pod.name);
+    let trace_id = request.trace_id();
+    tracing::info!(volume_id, from, mountpoint_pod = to, trace_id, milliseconds, "mount moved");
     Ok(())
 }
 
@@ -222,32 +194,28 @@ enum Serves {
 
 /// Whether a mount process of this pod serves a mount.
 async fn serves(context: &Context, pod: &MountpointPod) -> Serves {
-    let (folder, until) = (comm::path(&context.kubelet, &pod.uid), Instant::now() + deadlines::HAND_OVER);
-    match tokio::task::spawn_blocking(move || fetch(&folder, until)).await {
-        Ok(Ok(Ok(Fetched { is_served: true, .. }))) => Serves::Yes,
-        Ok(Ok(Ok(Fetched { is_served: false, .. }))) => Serves::No,
-        Ok(Ok(Err(refused))) if refused.code != Code::Busy => Serves::No,
-        Ok(Err(error)) if has_ended(&error) => Serves::No,
-        Ok(Ok(Err(_)) | Err(_)) | Err(_) => Serves::Unknown,
+    match mounter_client::fetch(&context.kubelet, &pod.uid).await {
+        Ok(fetched) if fetched.is_served => Serves::Yes,
+        Ok(_) => Serves::No,
+        Err(error) if error.has_ended() => Serves::No,
+        Err(error @ MounterError::Refused(_)) if !error.is_busy() => Serves::No,
+        Err(_) => Serves::Unknown,
     }
 }
 
 /// The old pod serves the mount again, if it still can. Otherwise programs wait for the next attempt.
 async fn go_back(context: &Context, uid: &str, kept: &Kept) {
-    let (folder, until) = (comm::path(&context.kubelet, uid), Instant::now() + deadlines::HAND_OVER);
-    let (descriptor, request) = (Arc::clone(&kept.descriptor), MountRequest::only(Purpose::Continue));
-    let reply =
-        tokio::task::spawn_blocking(move || hand_over(&folder, &request, descriptor.as_fd(), until)).await;
-    match reply {
-        Ok(Ok(MountReply::Serving(_))) => {
-            tracing::info!(mountpoint_pod = kept.pod, "the mount did not move and is served again");
+    let (request, descriptor) = (MountRequest::only(Purpose::Continue), Arc::clone(&kept.descriptor));
+    match mounter_client::hand_over(&context.kubelet, uid, request, descriptor).await {
+        Ok(_) => tracing::info!(mountpoint_pod = kept.pod, "the mount did not move and is served again"),
+        Err(error) => {
+            tracing::warn!(%error, mountpoint_pod = kept.pod, "the mount is not served, retrying");
         }
-        reply => tracing::warn!(?reply, mountpoint_pod = kept.pod, "the mount is not served, retrying"),
     }
 }
 
 /// An earlier node service has ended while it moved the mount of this pod, which has left it. Either the next pod serves it
-/// already, or this one goes on.
+/// already, or this one continues.
 pub(crate) async fn resume(context: &Context, pod: &MountpointPod) {
     let _lock = context.locks.mountpoint_pod(&pod.name).await;
     let (source, sources) = (context.source(&pod.name), sources_on_node(context.kubelet.path()));
@@ -258,7 +226,7 @@ pub(crate) async fn resume(context: &Context, pod: &MountpointPod) {
             Serves::Yes => true,
             Serves::No => false,
             Serves::Unknown => {
-                tracing::warn!(mountpoint_pod = pod.name, "a move was interrupted, and its end is not known");
+                tracing::warn!(mountpoint_pod = pod.name, "a move was interrupted; outcome unknown");
                 return;
             }
         };

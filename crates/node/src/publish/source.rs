@@ -1,7 +1,5 @@
 //! Mounts a source: the FUSE mount, the hand-over of its descriptor, and the mounter's reply.
 
-use std::io;
-use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,15 +7,13 @@ use std::time::Instant;
 use contract::mountpoint_pod::MountpointPod;
 use contract::options::MountOption;
 use contract::volume::AuthenticationSource;
-use mounter::deadlines;
-use mounter::handover::client::{HandOverError, hand_over};
-use mounter::handover::{MountReply, MountRequest, Purpose};
-use tokio::task::JoinError;
+use mounter::handover::{MountRequest, Purpose};
 
 use crate::comm;
 use crate::context::Context;
 use crate::credentials::MountCredentials;
 use crate::kernel;
+use crate::mounter_client::{MounterError, hand_over};
 use crate::publish::error::{PublishError, kernel_error};
 use crate::request::PublishRequest;
 use crate::safe_path::SafePath;
@@ -35,20 +31,16 @@ pub(crate) async fn mount(
     let device =
         kernel::mount_source(safe_path, request.source_read_only).map_err(kernel_error("mount", source))?;
     let mount_request = mount_request(context, request, pod, credentials, Purpose::Mount).await;
-    let folder = comm::path(&context.kubelet, &pod.uid);
-    let until = Instant::now() + deadlines::HAND_OVER;
     // Before the hand-over: a mounter that follows must not be taken for the one that had it.
     let mounter = comm::open(&context.kubelet, &pod.uid).ok().as_ref().and_then(comm::mounter);
     let descriptor = Arc::new(device);
-    let handed_over = Arc::clone(&descriptor);
-    let reply =
-        tokio::task::spawn_blocking(move || hand_over(&folder, &mount_request, handed_over.as_fd(), until))
-            .await;
-    let outcome = serving(context, pod, reply).map(|version| {
+    let reply = hand_over(&context.kubelet, &pod.uid, mount_request, Arc::clone(&descriptor)).await;
+    let outcome = reply.map_err(failed(context, pod)).map(|serving| {
         tracing::info!(
             volume_id = request.volume_id,
             mountpoint_pod = pod.name,
-            version,
+            version = serving.version,
+            trace_id = request.trace_id(),
             milliseconds = started.elapsed().as_millis(),
             "serving"
         );
@@ -63,27 +55,14 @@ pub(crate) async fn mount(
     outcome
 }
 
-/// Version of the mount process that serves after a hand-over, or why none does.
-pub(super) fn serving(
-    context: &Context,
-    pod: &MountpointPod,
-    reply: Result<Result<MountReply, HandOverError>, JoinError>,
-) -> Result<String, PublishError> {
-    let failed = |source| PublishError::HandOver {
-        pod: pod.name.clone(),
-        namespace: context.installation.mountpoint_namespace.clone(),
-        source,
-    };
-    match reply {
-        Ok(Ok(MountReply::Serving(serving))) => Ok(serving.version),
-        Ok(Ok(MountReply::Refused(refused))) => {
-            Err(PublishError::MountFailed { pod: pod.name.clone(), refused })
+/// Why the mounter of this pod does not serve the mount.
+pub(super) fn failed(context: &Context, pod: &MountpointPod) -> impl Fn(MounterError) -> PublishError {
+    let (pod, namespace) = (pod.name.clone(), context.installation.mountpoint_namespace.clone());
+    move |error| match error {
+        MounterError::Refused(refused) => PublishError::MountFailed { pod: pod.clone(), refused },
+        MounterError::NoReply(source) => {
+            PublishError::HandOver { pod: pod.clone(), namespace: namespace.clone(), source }
         }
-        Ok(Ok(MountReply::Left)) => {
-            Err(failed(HandOverError::Receive(io::Error::other("the mounter has left the mount"))))
-        }
-        Ok(Err(error)) => Err(failed(error)),
-        Err(panic) => Err(kernel_error("hand over", &context.source(&pod.name))(io::Error::other(panic))),
     }
 }
 
@@ -105,6 +84,7 @@ pub(super) async fn mount_request(
     environment.extend(credentials.credentials.variables());
     MountRequest {
         volume_id: request.volume_id.clone(),
+        trace_id: request.trace_id(),
         bucket: request.volume.bucket.clone(),
         arguments: arguments.render(),
         environment,

@@ -11,11 +11,12 @@ use contract::volume::Volume;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::Request;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use thiserror::Error;
 
-use crate::live_read::API_ANSWER;
+use crate::api::{Cause, Failure, answer};
+use crate::mountpoint_pod::headroom::Reservation;
 use crate::mountpoint_pod::{Blueprint, Served};
 use crate::observed::{Attachment, MountpointPod};
 use crate::reserved_room::{HeadroomPod, Seeker};
@@ -35,6 +36,19 @@ pub enum StepError {
     NoVolume { step: &'static str },
     #[error("{step} failed: {message}")]
     Unavailable { step: &'static str, message: String },
+}
+
+impl StepError {
+    fn new(step: &Step, Failure { cause, message }: Failure) -> Self {
+        let step = step.name();
+        match cause {
+            // For a create, what is not found is the namespace or the custom resource definition.
+            Cause::NotFound if step.starts_with("create") => Self::Refused { step, message },
+            Cause::Conflict | Cause::NotFound => Self::Conflict { step, message },
+            Cause::Forbidden | Cause::Invalid => Self::Refused { step, message },
+            Cause::Internal | Cause::Unavailable => Self::Unavailable { step, message },
+        }
+    }
 }
 
 /// What a step has made of its object; for the caches, which then need not wait for the watch.
@@ -86,29 +100,12 @@ impl Writer {
         step: &Step,
         served: Option<(&SharingKey, Served<'_>)>,
     ) -> Result<Applied, StepError> {
-        let name = step.name();
-        let write = self.write(step, served);
-        match tokio::time::timeout(API_ANSWER, write).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(StepError::Unavailable {
-                step: name,
-                message: format!("no answer within {API_ANSWER:?}"),
-            }),
-        }
-    }
-
-    async fn write(
-        &self,
-        step: &Step,
-        served: Option<(&SharingKey, Served<'_>)>,
-    ) -> Result<Applied, StepError> {
-        let failed = |error| classify(step.name(), error);
+        let failed = |failure| StepError::new(step, failure);
         match step {
             Step::CreateAttachment { name, spec } => {
                 let object = MountpointS3PodAttachment::new(name, (**spec).clone());
-                let created =
-                    self.attachments.create(&PostParams::default(), &object).await.map_err(failed)?;
-                Ok(attachment(created))
+                let created = answer(self.attachments.create(&PostParams::default(), &object)).await;
+                created.map(attachment).map_err(failed)
             }
             Step::UpdateAttachment { name, resource_version, entries } => {
                 // A merge patch keeps other fields; the version makes it conditional.
@@ -116,9 +113,8 @@ impl Writer {
                     "metadata": {"resourceVersion": resource_version.to_string()},
                     "spec": {"mountpointS3PodAttachments": entries},
                 }));
-                let written =
-                    self.attachments.patch(name, &PatchParams::default(), &patch).await.map_err(failed)?;
-                Ok(attachment(written))
+                let written = answer(self.attachments.patch(name, &PatchParams::default(), &patch)).await;
+                written.map(attachment).map_err(failed)
             }
             Step::DeleteAttachment { name, uid, resource_version } => {
                 let preconditions = Preconditions {
@@ -126,8 +122,8 @@ impl Writer {
                     resource_version: Some(resource_version.to_string()),
                 };
                 let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-                match self.attachments.delete(name, &params).await {
-                    Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                match answer(self.attachments.delete(name, &params)).await {
+                    Err(Failure { cause: Cause::NotFound, .. }) => {}
                     outcome => drop(outcome.map_err(failed)?),
                 }
                 Ok(Applied::AttachmentDeleted(name.clone()))
@@ -140,103 +136,106 @@ impl Writer {
                 }
                 match self.create(&pod).await {
                     Ok(pod) => Ok(found(&pod)),
-                    Err(kube::Error::Api(status)) if status.is_already_exists() => {
-                        self.adopt(step, name, attachment).await
-                    }
-                    Err(error) => Err(failed(error)),
+                    Err(Failure { cause: Cause::Conflict, .. }) => self.adopt(step, name, attachment).await,
+                    Err(failure) => Err(failed(failure)),
                 }
             }
-            Step::CreateWarmPod { name, node } => {
-                let created = self.create(&self.blueprint.build_warm(name, node)).await.map_err(failed)?;
-                Ok(found(&created))
+            Step::CreateWarmPod { name, node, node_uid } => {
+                let pod = self.blueprint.build_warm(name, node, node_uid);
+                self.create(&pod).await.map(|pod| found(&pod)).map_err(failed)
             }
             Step::ClaimPod { name, resource_version, attachment, workload_uid, early_mount } => {
                 let (key, served) = served.ok_or(StepError::NoVolume { step: step.name() })?;
-                let (claim, early) = (served.claim, early_mount.as_ref());
-                let mut metadata = self.blueprint.claim(attachment, workload_uid, key, claim, early);
+                let early = early_mount.as_ref();
+                let mut metadata = self.blueprint.claim(attachment, workload_uid, key, served, early);
                 metadata["resourceVersion"] = json!(resource_version.to_string());
                 let patch = Patch::Merge(json!({"metadata": metadata}));
-                match self.pods.patch(name, &PatchParams::default(), &patch).await {
+                match answer(self.pods.patch(name, &PatchParams::default(), &patch)).await {
                     Ok(pod) => Ok(found(&pod)),
+                    Err(failure) if failure.cause == Cause::Unavailable => Err(failed(failure)),
                     // Also what a webhook does not allow: the volume then goes the usual way, which may be allowed.
-                    Err(kube::Error::Api(status)) => {
-                        Err(StepError::Conflict { step: step.name(), message: status.message })
-                    }
-                    Err(error) => Err(failed(error)),
+                    Err(Failure { message, .. }) => Err(StepError::Conflict { step: step.name(), message }),
                 }
             }
             Step::DeleteWarmPod { name, uid, resource_version, by_force } => {
-                self.delete(name, uid, Some(*resource_version), *by_force).await.map_err(failed)
+                self.delete(step, name, uid, Some(*resource_version), *by_force).await
             }
             Step::MarkUnmount { name, uid } => {
-                // The UID makes it conditional: a pod of the same name may have been created since.
-                let patch = Patch::Merge(
-                    json!({"metadata": {"uid": uid, "annotations": {annotation::NEEDS_UNMOUNT: "true"}}}),
-                );
-                match self.pods.patch(name, &PatchParams::default(), &patch).await {
-                    // The pod is gone; another one of that name is an invalid request.
-                    Err(kube::Error::Api(status)) if status.is_not_found() || status.is_invalid() => {
-                        Ok(Applied::Nothing)
-                    }
-                    Err(error) => Err(failed(error)),
-                    Ok(pod) => Ok(found(&pod)),
-                }
+                self.annotate(name, uid, annotation::NEEDS_UNMOUNT, "true").await.map_err(failed)
             }
-            Step::DeletePod { name, uid, by_force } => {
-                match self.delete(name, uid, None, *by_force).await {
-                    // The pod is gone, and another one has its name.
-                    Err(kube::Error::Api(status)) if status.is_conflict() => Ok(Applied::Nothing),
-                    outcome => outcome.map_err(failed),
-                }
+            Step::RecordAuthentication { name, uid, source } => {
+                let recorded = self.annotate(name, uid, annotation::AUTHENTICATION_SOURCE, source.as_str());
+                recorded.await.map_err(failed)
             }
-            Step::LabelWorkload { .. }
-            | Step::UnlabelWorkload { .. }
-            | Step::RemoveGate { .. }
-            | Step::CreateHeadroomPod { .. }
-            | Step::DeleteHeadroomPod { .. } => self.write_room(step).await,
+            Step::DeletePod { name, uid, by_force } => self.delete(step, name, uid, None, *by_force).await,
+            Step::DeleteHeadroomPod { name, uid } => self.delete(step, name, uid, None, false).await,
+            Step::LabelWorkload(workload) => self.label_workload(step, workload, Some(&workload.uid)).await,
+            Step::UnlabelWorkload(workload) => self.label_workload(step, workload, None).await,
+            Step::RemoveGate(workload) => self.remove_gate(step, workload).await,
+            Step::CreateHeadroomPod { name, workload, volume_name, volume } => {
+                let reservation = Reservation { workload, volume_name, volume };
+                self.create_headroom_pod(step, name, reservation).await
+            }
             Step::SetCondition { attachment: name, condition } => {
                 let patch = Patch::Merge(json!({"status": {"conditions": [condition]}}));
                 let params = PatchParams::default();
-                let written = self.attachments.patch_status(name, &params, &patch).await.map_err(failed)?;
+                let written = answer(self.attachments.patch_status(name, &params, &patch)).await;
                 // Else the next change of the attachment would be a conflict.
-                Ok(attachment(written))
+                written.map(attachment).map_err(failed)
             }
+        }
+    }
+
+    async fn annotate(&self, name: &str, uid: &str, key: &str, value: &str) -> Result<Applied, Failure> {
+        // The UID makes it conditional: a pod of the same name may have been created since.
+        let patch = Patch::Merge(json!({"metadata": {"uid": uid, "annotations": {key: value}}}));
+        match answer(self.pods.patch(name, &PatchParams::default(), &patch)).await {
+            Err(Failure { cause: Cause::NotFound, .. }) => Ok(Applied::Nothing),
+            // Because of the UID, or because an admission policy denies it.
+            Err(failure) if failure.cause == Cause::Invalid => {
+                let now = answer(self.pods.get_opt(name)).await?;
+                let is_same = now.is_some_and(|pod| pod.uid().as_deref() == Some(uid));
+                if is_same { Err(failure) } else { Ok(Applied::Nothing) }
+            }
+            outcome => outcome.map(|pod| found(&pod)),
         }
     }
 
     async fn delete(
         &self,
+        step: &Step,
         name: &str,
         uid: &str,
         version: Option<u64>,
         by_force: bool,
-    ) -> kube::Result<Applied> {
+    ) -> Result<Applied, StepError> {
         let resource_version = version.map(|version| version.to_string());
         let params = DeleteParams {
             preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version }),
             grace_period_seconds: by_force.then_some(0),
             ..DeleteParams::default()
         };
-        match self.pods.delete(name, &params).await {
+        match answer(self.pods.delete(name, &params)).await {
             Ok(_) => Ok(Applied::PodDeleted { name: name.to_owned(), uid: uid.to_owned() }),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(Applied::Nothing),
-            Err(error) => Err(error),
+            Err(Failure { cause: Cause::NotFound, .. }) => Ok(Applied::Nothing),
+            // The pod is gone, and another one has its name.
+            Err(Failure { cause: Cause::Conflict, .. }) if version.is_none() => Ok(Applied::Nothing),
+            Err(failure) => Err(StepError::new(step, failure)),
         }
     }
 
     /// Sends a whole pod and keeps only the slim part of the response.
-    async fn create(&self, pod: &Pod) -> kube::Result<SlimPod> {
+    async fn create(&self, pod: &Pod) -> Result<SlimPod, Failure> {
         let body = serde_json::to_vec(pod).map_err(kube::Error::SerdeError)?;
         let request = Request::new(self.pods.resource_url()).create(&PostParams::default(), body);
-        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
+        answer(self.client.request(request.map_err(kube::Error::BuildRequest)?)).await
     }
 
     /// The client repeats a create whose answer it did not get, and a predecessor may have died right after its own: a
     /// pod that was created for the same attachment is the wanted one.
     async fn adopt(&self, step: &Step, name: &str, attachment: &str) -> Result<Applied, StepError> {
-        let found = self.pods.get_opt(name).await.map_err(|error| classify(step.name(), error))?;
-        let found = found.as_ref().and_then(MountpointPod::of);
-        match found {
+        let found = answer(self.pods.get_opt(name)).await.map_err(|failure| StepError::new(step, failure))?;
+        match found.as_ref().and_then(MountpointPod::of) {
             Some(pod) if pod.attachment.as_deref() == Some(attachment) && !pod.is_ending() => {
                 Ok(Applied::Pod(Box::new(pod)))
             }
@@ -254,20 +253,4 @@ fn found(pod: &SlimPod) -> Applied {
 
 fn attachment(object: MountpointS3PodAttachment) -> Applied {
     Attachment::of(object).map_or(Applied::Nothing, |found| Applied::Attachment(Box::new(found)))
-}
-
-fn classify(step: &'static str, error: kube::Error) -> StepError {
-    let kube::Error::Api(status) = error else {
-        return StepError::Unavailable { step, message: error.to_string() };
-    };
-    let message = status.message.clone();
-    // For a create, what is not found is the namespace or the custom resource definition.
-    let creates = step.starts_with("create");
-    if status.is_conflict() || status.is_already_exists() || (status.is_not_found() && !creates) {
-        StepError::Conflict { step, message }
-    } else if status.is_forbidden() || status.is_invalid() || status.is_not_found() || status.code == 400 {
-        StepError::Refused { step, message }
-    } else {
-        StepError::Unavailable { step, message }
-    }
 }

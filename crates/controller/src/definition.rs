@@ -5,7 +5,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, CustomResourceExt as _};
 
-use crate::live_read::API_ANSWER;
+use crate::api;
 
 const FIELD_MANAGER: &str = "s3-csi-controller";
 
@@ -16,9 +16,8 @@ pub async fn update(client: &Client) {
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let params = PatchParams::apply(FIELD_MANAGER).force();
     let definition = Patch::Apply(MountpointS3PodAttachment::crd());
-    match tokio::time::timeout(API_ANSWER, definitions.patch(name, &params, &definition)).await {
-        Ok(Ok(_)) => tracing::info!(name, "definition of attachments is up to date"),
-        Ok(Err(error)) => tracing::warn!(%error, name, "cannot update the definition of attachments"),
-        Err(_) => tracing::warn!(name, "cannot update the definition of attachments: no answer"),
+    match api::answer(definitions.patch(name, &params, &definition)).await {
+        Ok(_) => tracing::info!(name, "definition of attachments is up to date"),
+        Err(error) => tracing::warn!(%error, name, "cannot update the definition of attachments"),
     }
 }

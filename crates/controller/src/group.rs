@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::authentication::AuthenticationSource;
 use contract::mountpoint_pod::EarlyMount;
 use contract::names::{mountpoint_pod, replacement};
 use contract::sharing::SharingKey;
@@ -23,7 +24,7 @@ const REJECTED_FOR: SignedDuration = SignedDuration::from_secs(15);
 
 /// A drain evicts Mountpoint Pods and workloads at the same time. A pod that is still serving is replaced only after this,
 /// so that workloads that are ending, too, get no new pod.
-const SERVES_ON_FOR: SignedDuration = SignedDuration::from_secs(10);
+const KEEPS_WORKLOADS_FOR: SignedDuration = SignedDuration::from_secs(10);
 
 /// Everything a decision is based on.
 #[derive(Clone, Debug)]
@@ -50,16 +51,25 @@ pub struct Group {
     pub warm: Option<MountpointPod>,
     /// What its node may mount at once.
     pub early_mount: Option<EarlyMount>,
-    /// Known, from a live read, to be no more.
+    /// Whose credentials the volume asks for. `None` if there is no such volume, or an invalid one.
+    pub authentication: Option<AuthenticationSource>,
+    /// Whether the node is known, from a live read, to be gone.
     pub node_gone: bool,
     /// Whether mounts move away from pods of other versions now.
     pub upgrades: bool,
 }
 
+/// Workloads by the name of their Mountpoint Pod.
+type Entries = BTreeMap<String, Vec<WorkloadAttachment>>;
+
 /// An attachment as it should be.
 struct Draft<'a> {
     current: Option<&'a Attachment>,
-    entries: BTreeMap<String, Vec<WorkloadAttachment>>,
+    entries: Entries,
+}
+
+fn is_named(drafts: &[Draft<'_>], mountpoint_pod: &str) -> bool {
+    drafts.iter().any(|draft| draft.entries.contains_key(mountpoint_pod))
 }
 
 impl Group {
@@ -73,18 +83,20 @@ impl Group {
             .attachments
             .iter()
             .filter(|attachment| !attachment.terminating)
-            .map(|attachment| Draft {
-                current: Some(attachment),
-                entries: attachment.spec.mountpoint_pods.clone(),
-            })
+            .map(|it| Draft { current: Some(it), entries: it.spec.mountpoint_pods.clone() })
             .collect();
-        self.remove_gone(&mut drafts);
+        // For workloads that need a new attachment; not written if there are none.
+        if drafts.is_empty() {
+            drafts.push(Draft { current: None, entries: Entries::new() });
+        }
+        self.remove_gone_and_duplicates(&mut drafts);
         self.reattach(&mut drafts);
         let evicted = self.evict_from_ending(&mut drafts);
         self.assign(&mut drafts, evicted);
         for draft in &mut drafts {
             draft.entries.retain(|_, workloads| !workloads.is_empty());
         }
+        drafts.retain(|draft| draft.current.is_some() || !draft.entries.is_empty());
         self.write(&drafts)
     }
 
@@ -96,8 +108,8 @@ impl Group {
 
     /// How long a pod that was deleted keeps all its workloads.
     fn serving_left(&self, pod: &MountpointPod) -> Option<Duration> {
-        let age = self.now.0.duration_since(pod.deleted.as_ref().filter(|_| serves_on(pod))?.0);
-        Duration::try_from(SERVES_ON_FOR - age).ok().filter(|left| !left.is_zero())
+        let age = self.now.0.duration_since(pod.deleted.as_ref().filter(|_| serves_until_grace_end(pod))?.0);
+        Duration::try_from(KEEPS_WORKLOADS_FOR - age).ok().filter(|left| !left.is_zero())
     }
 
     /// How long a pod that the kubelet rejected is still kept.
@@ -109,28 +121,28 @@ impl Group {
 
     /// Whether the workloads that are listed with the pod need another one, now.
     fn is_to_be_replaced(&self, pod: &MountpointPod) -> bool {
-        (pod.is_ending() && self.rejection_left(pod).is_none()) || self.is_upgraded(pod)
+        (pod.is_ending() && self.rejection_left(pod).is_none()) || self.must_upgrade(pod)
     }
 
     /// Whether its mount moves to a pod of this version.
-    fn is_upgraded(&self, pod: &MountpointPod) -> bool {
+    fn must_upgrade(&self, pod: &MountpointPod) -> bool {
         self.upgrades && is_outdated(pod, &self.driver_version)
     }
 
     /// On a node that is gone, nothing can be unmounted, and nothing needs to be.
     fn abandon(&self) -> Vec<Step> {
-        let attachments = self.attachments.iter().filter(|attachment| !attachment.terminating).map(delete);
+        let attachments = self.attachments.iter().filter(|attachment| !attachment.terminating);
         let named = self.attachments.iter().flat_map(|attachment| attachment.spec.mountpoint_pods.keys());
         let pods = named.filter_map(|name| self.pods.get(name)).map(|pod| Step::DeletePod {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             by_force: true,
         });
-        attachments.chain(pods).collect()
+        attachments.map(delete_attachment).chain(pods).collect()
     }
 
-    /// Also keeps only the oldest entry of each workload, in case another driver listed it twice.
-    fn remove_gone(&self, drafts: &mut [Draft<'_>]) {
+    /// Keeps only the oldest entry of each workload, in case another driver listed it twice.
+    fn remove_gone_and_duplicates(&self, drafts: &mut [Draft<'_>]) {
         let mut places: BTreeMap<String, (Time, usize, String)> = BTreeMap::new();
         for (index, draft) in drafts.iter().enumerate() {
             for (pod, workloads) in &draft.entries {
@@ -156,12 +168,9 @@ impl Group {
         }
     }
 
-    /// To the pods that they have their mounts from: with another one, they would lose these.
-    fn reattach(&self, drafts: &mut Vec<Draft<'_>>) {
+    /// Lists detached workloads with the pods that they have their mounts from: with another one, they would lose these.
+    fn reattach(&self, drafts: &mut [Draft<'_>]) {
         for (uid, pod) in &self.detached {
-            if drafts.is_empty() {
-                drafts.push(Draft { current: None, entries: BTreeMap::new() });
-            }
             let workload = WorkloadAttachment::new(uid, self.now.clone());
             drafts[0].entries.entry(pod.clone()).or_default().push(workload);
         }
@@ -177,8 +186,8 @@ impl Group {
                 };
                 // They share one mount, which can be in one place only.
                 let all_are_ending = workloads.iter().all(|it| self.ending.contains(&it.workload_pod_uid));
-                let stay = (self.is_upgraded(pod) && all_are_ending)
-                    || (serves_on(pod) && (all_are_ending || self.serving_left(pod).is_some()));
+                let stay = (self.must_upgrade(pod) && all_are_ending)
+                    || (serves_until_grace_end(pod) && (all_are_ending || self.serving_left(pod).is_some()));
                 if !stay {
                     evicted.extend(workloads.drain(..).map(|workload| (name.clone(), workload)));
                 }
@@ -189,7 +198,7 @@ impl Group {
 
     /// Assigns the workloads that have no pod: to one that takes new workloads, else to a new one. A mount that can move needs a
     /// pod of its own, because a pod serves one mount.
-    fn assign(&self, drafts: &mut Vec<Draft<'_>>, evicted: Vec<(String, WorkloadAttachment)>) {
+    fn assign(&self, drafts: &mut [Draft<'_>], evicted: Vec<(String, WorkloadAttachment)>) {
         let has_mount = |pod: &String| self.pods.get(pod).is_some_and(|pod| pod.movable && pod.started);
         let (with_mount, without): (Vec<_>, Vec<_>) = evicted
             .into_iter()
@@ -199,12 +208,8 @@ impl Group {
             .partition(|(pod, _)| has_mount(pod));
         let mut successors: BTreeMap<String, String> = BTreeMap::new();
         for (from, workload) in with_mount {
-            if drafts.is_empty() {
-                drafts.push(Draft { current: None, entries: BTreeMap::new() });
-            }
-            let named = |name: &str| drafts.iter().any(|draft| draft.entries.contains_key(name));
-            let next = || replacement(&from, |name| self.pods.contains_key(name) || named(name));
-            let name = successors.entry(from.clone()).or_insert_with(next).clone();
+            let successor = successors.entry(from.clone());
+            let name = successor.or_insert_with(|| self.unused_name(drafts, &from)).clone();
             drafts[0].entries.entry(name).or_default().push(workload);
         }
         let new = self.waiting.iter().map(|uid| {
@@ -216,16 +221,16 @@ impl Group {
                 Some((index, name.clone()))
             });
             let (index, name) = open.unwrap_or_else(|| {
-                let named = |name: &str| drafts.iter().any(|draft| draft.entries.contains_key(name));
-                let warm = self.warm.as_ref().filter(|warm| !named(&warm.name)).map(|warm| warm.name.clone());
-                let new = || replacement(&name, |name| self.pods.contains_key(name) || named(name));
-                (0, warm.unwrap_or_else(new))
+                let warm = self.warm.as_ref().filter(|warm| !is_named(drafts, &warm.name));
+                let name = warm.map_or_else(|| self.unused_name(drafts, &name), |warm| warm.name.clone());
+                (0, name)
             });
-            if drafts.is_empty() {
-                drafts.push(Draft { current: None, entries: BTreeMap::new() });
-            }
             drafts[index].entries.entry(name).or_default().push(workload);
         }
+    }
+
+    fn unused_name(&self, drafts: &[Draft<'_>], base: &str) -> String {
+        replacement(base, |name| self.pods.contains_key(name) || is_named(drafts, name))
     }
 
     /// A pod that does not exist yet will be created by this driver, and takes new workloads.
@@ -244,10 +249,10 @@ impl Group {
         for draft in drafts {
             let name =
                 draft.current.map_or_else(|| self.key.attachment_name(), |current| current.name.clone());
-            steps.extend(draft.current.map_or_else(
-                || Some(self.open(&name, draft.entries.clone())),
-                |current| change(current, &draft.entries),
-            ));
+            steps.extend(match draft.current {
+                Some(current) => update_attachment(current, &draft.entries),
+                None => Some(self.create_attachment(name.clone(), &draft.entries)),
+            });
             for (pod, workloads) in &draft.entries {
                 if let Some(warm) = self.warm.as_ref().filter(|warm| warm.name == *pod) {
                     claims.push(Step::ClaimPod {
@@ -270,15 +275,29 @@ impl Group {
             }
         }
         let before = self.attachments.iter().flat_map(|attachment| attachment.spec.mountpoint_pods.keys());
-        let still_named = |name: &String| drafts.iter().any(|draft| draft.entries.contains_key(name));
         let retired =
-            before.filter(|name| !still_named(name)).filter_map(|name| retire(self.pods.get(name)?));
-        claims.into_iter().chain(steps).chain(pods).chain(retired).collect()
+            before.filter(|name| !is_named(drafts, name)).filter_map(|name| retire(self.pods.get(name)?));
+        let named = drafts.iter().flat_map(|draft| draft.entries.keys());
+        let recorded = named.filter_map(|name| self.record(self.pods.get(name)?));
+        claims.into_iter().chain(steps).chain(pods).chain(retired).chain(recorded).collect()
     }
 
-    fn open(&self, name: &str, mountpoint_pods: BTreeMap<String, Vec<WorkloadAttachment>>) -> Step {
-        let spec = AttachmentSpec { mountpoint_pods, ..self.key.spec() };
-        Step::CreateAttachment { name: name.to_owned(), spec: Box::new(spec) }
+    /// Pods of the reference driver and of older versions lack the record. Their nodes cannot tell a Secret without data, of
+    /// a volume that asks for keys of its own, from a volume that asks for nothing.
+    fn record(&self, pod: &MountpointPod) -> Option<Step> {
+        let source = self.authentication.filter(|asked| pod.authentication != Some(*asked))?;
+        // The claim of a warm pod writes it, too.
+        let has_volume = pod.warm.is_none();
+        has_volume.then(|| Step::RecordAuthentication {
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            source,
+        })
+    }
+
+    fn create_attachment(&self, name: String, entries: &Entries) -> Step {
+        let spec = AttachmentSpec { mountpoint_pods: entries.clone(), ..self.key.spec() };
+        Step::CreateAttachment { name, spec: Box::new(spec) }
     }
 }
 
@@ -289,8 +308,8 @@ pub fn is_outdated(pod: &MountpointPod, driver_version: &str) -> bool {
     pod.movable && can_be_left && pod.driver_version != driver_version && !pod.is_ending()
 }
 
-/// During the grace period of its deletion, a pod serves the workloads that it has.
-fn serves_on(pod: &MountpointPod) -> bool {
+/// Whether it serves the workloads that it has during the grace period of its deletion.
+fn serves_until_grace_end(pod: &MountpointPod) -> bool {
     pod.terminating && pod.started && !pod.needs_unmount && !pod.has_ended()
 }
 
@@ -306,10 +325,10 @@ pub fn retire(pod: &MountpointPod) -> Option<Step> {
     }
 }
 
-fn change(attachment: &Attachment, entries: &BTreeMap<String, Vec<WorkloadAttachment>>) -> Option<Step> {
+fn update_attachment(attachment: &Attachment, entries: &Entries) -> Option<Step> {
     let before = &attachment.spec.mountpoint_pods;
     if entries.is_empty() {
-        return Some(delete(attachment));
+        return Some(delete_attachment(attachment));
     }
     let removed = before.keys().filter(|name| !entries.contains_key(*name)).map(|name| (name.clone(), None));
     let written = entries.iter().filter(|(name, workloads)| before.get(*name) != Some(*workloads));
@@ -322,7 +341,7 @@ fn change(attachment: &Attachment, entries: &BTreeMap<String, Vec<WorkloadAttach
     })
 }
 
-fn delete(attachment: &Attachment) -> Step {
+fn delete_attachment(attachment: &Attachment) -> Step {
     Step::DeleteAttachment {
         name: attachment.name.clone(),
         uid: attachment.uid.clone(),

@@ -8,7 +8,7 @@ pub enum Key {
     /// A Mountpoint Pod that no attachment names.
     Pod(String),
     /// A node, for the warm Mountpoint Pods on it.
-    Headroom(String),
+    WarmPods(String),
     /// A workload, by UID, for whose Mountpoint Pods room is reserved, or was.
     ReservedRoom(String),
     /// A workload, by UID, whose service account's role has to be read.
@@ -24,7 +24,7 @@ impl Key {
     pub fn is_of_provisioning(&self) -> bool {
         match self {
             Self::Claim(..) | Self::Volume(_) => true,
-            Self::Group(_) | Self::Pod(_) | Self::Headroom(_) | Self::ReservedRoom(_) | Self::Role(_) => {
+            Self::Group(_) | Self::Pod(_) | Self::WarmPods(_) | Self::ReservedRoom(_) | Self::Role(_) => {
                 false
             }
         }

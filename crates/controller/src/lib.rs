@@ -4,6 +4,7 @@
 //! [`live_read`]s, which decides on [`step`]s; [`apply`] writes them; [`notices`] and [`conditions`] say what users get to
 //! see, and [`events`] publishes it.
 
+pub mod api;
 pub mod apply;
 pub mod conditions;
 pub mod definition;
@@ -11,7 +12,6 @@ pub mod dispatch;
 pub mod events;
 pub mod flags;
 pub mod group;
-pub mod headroom;
 pub mod key;
 pub mod live_read;
 pub mod metrics;
@@ -29,5 +29,6 @@ mod simulation;
 pub mod slim;
 pub mod step;
 mod tenure;
+pub mod warm;
 pub mod watch;
 pub mod world;

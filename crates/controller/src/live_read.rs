@@ -3,8 +3,6 @@
 mod room;
 
 use std::collections::BTreeSet;
-use std::future::Future;
-use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::slim::SlimPod;
@@ -14,20 +12,23 @@ use service::follow::{Objects, Selection};
 use thiserror::Error;
 use tokio::sync::Semaphore;
 
+use crate::api::{Cause, Failure, answer};
 use crate::observed::{MountpointPod, Workload};
 use crate::slim::SlimNode;
 use crate::world::{Detached, View};
 
-/// The API server answers in milliseconds; a connection that was cut without notice never does.
-pub const API_ANSWER: Duration = Duration::from_secs(10);
-
 #[derive(Debug, Error)]
-#[error("cannot read {what}: {error}")]
+#[error("cannot read {what}: {failure}")]
 pub struct ReadError {
     what: &'static str,
-    error: String,
+    failure: Failure,
+}
+
+impl ReadError {
     /// Missing permissions: a retry does not help, a chart value does.
-    pub is_forbidden: bool,
+    pub fn is_forbidden(&self) -> bool {
+        self.failure.cause == Cause::Forbidden
+    }
 }
 
 /// Workloads read at once. A response is held whole, which can be megabytes, and every worker may read at the same time.
@@ -164,15 +165,5 @@ pub async fn read<T>(
     what: &'static str,
     request: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, ReadError> {
-    match tokio::time::timeout(API_ANSWER, request).await {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(error)) => {
-            let is_forbidden = matches!(&error, kube::Error::Api(status) if status.is_forbidden());
-            Err(ReadError { what, error: error.to_string(), is_forbidden })
-        }
-        Err(_) => {
-            let error = format!("no answer within {API_ANSWER:?}");
-            Err(ReadError { what, error, is_forbidden: false })
-        }
-    }
+    answer(request).await.map_err(|failure| ReadError { what, failure })
 }

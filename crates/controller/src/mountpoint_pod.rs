@@ -30,7 +30,7 @@ const USER: i64 = 1000;
 /// In memory, because there are credentials in it. Beside them, what a mount needs to survive its process: up to 64 MiB of
 /// files that are being written, and a line for each file that the kernel knows, of which a million take another 64 MiB.
 const COMM_SIZE: &str = "128Mi";
-/// A pod that is deleted by hand or with its node goes on serving as long as its workloads need it, up to this long.
+/// A pod that is deleted by hand or with its node keeps serving as long as its workloads need it, up to this long.
 const GRACE_SECONDS: i64 = 600;
 
 /// The key of the installation's `ConfigMap`, and the file that it becomes.
@@ -68,14 +68,24 @@ impl Blueprint {
         key: &SharingKey,
         served: Served<'_>,
     ) -> Pod {
-        let metadata = ObjectMeta {
+        let labels = self.labels(workload_uid, &key.volume_name);
+        let metadata = self.metadata(name, labels, self.annotations(attachment, key, served));
+        Pod { metadata, spec: Some(self.spec(&key.node, &Shape::of(served.volume))), status: None }
+    }
+
+    fn metadata(
+        &self,
+        name: &str,
+        labels: BTreeMap<String, String>,
+        annotations: BTreeMap<String, String>,
+    ) -> ObjectMeta {
+        ObjectMeta {
             name: Some(name.to_owned()),
             namespace: Some(self.flags.mountpoint_namespace.clone()),
-            labels: Some(self.labels(workload_uid, &key.volume_name)),
-            annotations: Some(self.annotations(attachment, key, served.claim)),
+            labels: Some(labels),
+            annotations: Some(annotations),
             ..ObjectMeta::default()
-        };
-        Pod { metadata, spec: Some(self.spec(&key.node, &Shape::of(served.volume))), status: None }
+        }
     }
 
     fn spec(&self, node: &str, shape: &Shape) -> PodSpec {
@@ -213,19 +223,19 @@ impl Blueprint {
         &self,
         attachment: &str,
         key: &SharingKey,
-        claim: Option<&ClaimName>,
+        served: Served<'_>,
     ) -> BTreeMap<String, String> {
         let own = [
             (annotation::ATTACHMENT, attachment),
             (annotation::VOLUME_NAME, &key.volume_name),
             (annotation::VOLUME_ID, &key.volume_id),
-            (annotation::AUTHENTICATION_SOURCE, key.identity.source().as_str()),
+            // Of the volume: the reference's attachments say `driver` for a volume that only names a Secret.
+            (annotation::AUTHENTICATION_SOURCE, served.volume.authentication.as_str()),
         ];
         let mut annotations = self.installation_annotations();
         annotations.extend(own.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        let claim =
-            claim.map(|(namespace, name)| (annotation::CLAIM.to_owned(), format!("{namespace}/{name}")));
-        annotations.extend(claim);
+        let claim = served.claim.map(|(namespace, name)| format!("{namespace}/{name}"));
+        annotations.extend(claim.map(|claim| (annotation::CLAIM.to_owned(), claim)));
         annotations
     }
 }

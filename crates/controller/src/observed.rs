@@ -41,7 +41,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Nothing for a pod that cannot be one: not scheduled, or without claims.
+    /// `None` for a pod that cannot be one: not scheduled, or without claims.
     pub fn of(pod: &SlimPod) -> Option<Self> {
         Self::scheduled_or_not(pod)
             .filter(|workload| !workload.node.is_empty() && !workload.claims.is_empty())
@@ -49,19 +49,6 @@ impl Workload {
 
     /// With an empty node, if it is not scheduled.
     pub fn scheduled_or_not(pod: &SlimPod) -> Option<Self> {
-        let name = pod.name_any();
-        let claims: Vec<String> = pod
-            .spec
-            .volumes
-            .iter()
-            .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(source), _) => Some(source.claim_name.clone()),
-                // A generic ephemeral volume's claim is named after pod and volume.
-                (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
-                (None, None) => None,
-            })
-            .take(MOST_CLAIMS)
-            .collect();
         let uid = pod.metadata.uid.clone()?;
         let fs_group = pod.spec.security_context.as_ref().and_then(|context| context.fs_group);
         let account = pod.spec.service_account_name.clone().filter(|account| !account.is_empty());
@@ -70,11 +57,11 @@ impl Workload {
             has_reserved_room: pod.labels().get(label::HEADROOM_FOR_WORKLOAD) == Some(&uid),
             uid,
             namespace: pod.namespace()?,
-            name,
+            name: pod.name_any(),
             node: pod.spec.node_name.clone().unwrap_or_default(),
             fs_group: fs_group.map(|group| group.to_string()).unwrap_or_default(),
             service_account: account.unwrap_or_else(|| "default".to_owned()),
-            claims,
+            claims: pod.claims().take(MOST_CLAIMS).collect(),
             phase: Phase::of(&pod.status),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             busy: pod.status.containers().any(|container| container.state.running.is_some()),

@@ -1,43 +1,38 @@
 //! One key at a time: gather what is known, confirm by live reads where a cache is not enough, decide, write, report.
 
+mod group;
 mod reserved_room;
 mod warm;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use contract::sharing::{Identity, SharingKey};
-use jiff::Timestamp;
+use contract::sharing::SharingKey;
+use contract::trace;
 use k8s_openapi::api::core::v1::ServiceAccount;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, ResourceExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use service::events;
 use thiserror::Error;
 
 use crate::apply::{Applied, StepError, Writer};
-use crate::conditions;
 use crate::dispatch::Outcome;
 use crate::events::{Notice, Reason, WorkloadEvents};
-use crate::group::{Group, is_outdated, retire};
+use crate::group::retire;
 use crate::key::Key;
 use crate::live_read::{ReadError, Reader, read};
 use crate::metrics::{Metrics, ResultLabel, StepLabels};
 use crate::mountpoint_pod::Served;
-use crate::notices;
-use crate::observed::S3Volume;
 use crate::provision::claims::provisioner::Provisioner;
 use crate::queues::{Sink, send};
 use crate::step::Step;
-use crate::world::{View, World};
+use crate::world::World;
 
 /// How long a cache may lag behind a live read before it is worth another look.
 const CACHE_LAG: Duration = Duration::from_millis(500);
 /// How long workloads that have lost their attachment may take to get it back before their pod is looked at again. Their
 /// own key does the work and tries again by itself.
 const ATTACHED_AGAIN: Duration = Duration::from_secs(5);
-/// Between looks whether another mount of the node has moved to this version.
-const UPGRADE_TURN: Duration = Duration::from_secs(2);
 const ROLE_ANNOTATION: &str = "eks.amazonaws.com/role-arn";
 
 #[derive(Debug, Error)]
@@ -80,7 +75,7 @@ impl Reconciler {
         let outcome = match &key {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.unnamed_pod(name).await,
-            Key::Headroom(node) => self.headroom(node).await,
+            Key::WarmPods(node) => self.warm_pods(node).await,
             Key::ReservedRoom(uid) => self.reserved_room(uid).await,
             Key::Role(uid) => self.role(uid).await,
             Key::Claim(namespace, name) => match &self.provisioner {
@@ -109,102 +104,6 @@ impl Reconciler {
         };
         self.metrics.reconciles.get_or_create(&ResultLabel { result: outcome.as_str() }).inc();
         outcome
-    }
-
-    async fn group(&self, name: &str) -> Result<Outcome, ReconcileError> {
-        let Some(view) = self.world().view(name) else { return Ok(Outcome::Done) };
-        let gone = self.reader.gone(&view).await?;
-        let cache_lags = gone.len() < view.suspects.len();
-        let node_gone = !view.node_known && self.reader.node_gone(&view.key.node).await?;
-        let plan = view.volume.as_ref().map(S3Volume::plan);
-        let usable = plan.as_ref().and_then(|plan| plan.as_ref().ok());
-        let detached = self.reader.detached(&view).await?;
-        let is_sole_writer = self.world().is_sole_writer();
-        let mut waiting = match usable {
-            None => Vec::new(),
-            Some(_) if view.waiting.is_empty() || is_sole_writer => view.waiting.clone(),
-            Some(_) => self.reader.waiting(&view).await?,
-        };
-        waiting.retain(|workload| !detached.iter().any(|(uid, _)| *uid == workload.uid));
-        let volume = usable.map(|plan| &plan.volume);
-        let suits_warm = volume.is_some_and(|volume| self.writer.suits_warm(volume));
-        let warm = Some(&view.key.node).filter(|_| suits_warm && !waiting.is_empty());
-        let warm = warm.and_then(|node| self.world().reserve_warm(node));
-        let is_drivers = view.key.identity == Identity::Driver;
-        let ending = view.workloads.iter().filter(|workload| workload.terminating);
-        let outdated = volume.is_some() && self.has_outdated(&view);
-        let version = self.writer.driver_version();
-        let upgrade = outdated.then(|| self.world().begin_upgrade(&view.key.node, version)).flatten();
-        let mut group = Group {
-            key: view.key.clone(),
-            now: Time(Timestamp::now()),
-            driver_version: version.to_owned(),
-            attachments: view.attachments.clone(),
-            waiting: waiting.iter().map(|workload| workload.uid.clone()).collect(),
-            with_reserved_room: self.with_reserved_room(&waiting),
-            detached,
-            gone,
-            ending: ending.map(|workload| workload.uid.clone()).collect(),
-            pods: view.pods.clone(),
-            warm,
-            early_mount: view.volume.as_ref().and_then(S3Volume::early_mount).filter(|_| is_drivers),
-            node_gone,
-            upgrades: upgrade.is_some(),
-        };
-        let claim = view.volume.as_ref().and_then(|volume| volume.claim.as_ref());
-        let served = volume.map(|volume| Served { volume, claim });
-        let Written { steps, applied } = self.write(&mut group, served).await;
-        if let Some(node) = &upgrade {
-            self.world().upgrading.remove(node);
-        }
-        self.count_warm(&group, &steps, suits_warm);
-
-        let invalid = plan.as_ref().and_then(|plan| plan.as_ref().err());
-        let failure = notices::failure(&view.key, invalid, &applied);
-        if let Some((reason, message)) = &failure {
-            // Workloads that are served keep their mounts, whatever became of the volume since.
-            let workloads = if applied.is_err() { &view.workloads } else { &view.waiting };
-            self.events.publish(&Notice {
-                workloads: workloads.clone(),
-                reason: *reason,
-                about: events::volume(&view.key.volume_name),
-                message: message.clone(),
-            });
-        }
-        let ignored = usable.map_or(&[][..], |plan| &plan.ignored);
-        let cache_limit = volume.and_then(|volume| self.writer.cache_limit(volume));
-        let warnings = notices::volume_warnings(&view, ignored, cache_limit, &waiting);
-        let namespace = &self.reader.mountpoint_namespace;
-        let replacements = notices::replacements(namespace, &view, &group, &steps);
-        for notice in warnings.iter().chain(&replacements) {
-            self.events.publish(notice);
-        }
-        let is_claimed = steps.iter().any(Step::claims);
-        self.report_pods(name, failure.filter(|_| applied.is_err()).as_ref(), is_claimed).await;
-        applied?;
-        let turn = (outdated && upgrade.is_none()).then_some(UPGRADE_TURN);
-        let again = group.look_again().into_iter().chain(cache_lags.then_some(CACHE_LAG)).chain(turn).min();
-        Ok(again.map_or(Outcome::Done, Outcome::Again))
-    }
-
-    fn has_outdated(&self, view: &View) -> bool {
-        let version = self.writer.driver_version();
-        self.moves_on_upgrade && view.pods.values().any(|pod| is_outdated(pod, version))
-    }
-
-    /// Reports why Mountpoint Pods do not run, as the world is after the steps; `failure` is why there are none at all, and
-    /// `is_claimed` whether a warm one was.
-    async fn report_pods(&self, group: &str, failure: Option<&(Reason, String)>, is_claimed: bool) {
-        let Some(view) = self.world().view(group) else { return };
-        let namespace = &self.reader.mountpoint_namespace;
-        for notice in notices::start_failures(namespace, &view) {
-            self.events.publish(&notice);
-        }
-        for step in conditions::changes(namespace, &view, failure, is_claimed, &Time(Timestamp::now())) {
-            if let Err(error) = self.apply_step(&step, Some(&view.key), None).await {
-                tracing::warn!(%error, "condition not written");
-            }
-        }
     }
 
     /// A Mountpoint Pod that no attachment names: unmount it, or remove what is left of it.
@@ -258,7 +157,7 @@ impl Reconciler {
                     workload.namespace
                 ),
             ),
-            Err(ReadError { is_forbidden: true, .. }) => (
+            Err(error) if error.is_forbidden() => (
                 Reason::PodIdentityDisabled,
                 "the volume asks for the workload's own identity (`authenticationSource: pod`), which is disabled: set \
                  `podIdentity.enabled` in the driver's Helm values"
@@ -266,7 +165,7 @@ impl Reconciler {
             ),
             Err(error) => return Err(error.into()),
         };
-        tracing::warn!(pod_uid = uid, why = message, "workload has no identity");
+        tracing::warn!(pod_uid = uid, trace_id = trace::id(uid), why = message, "workload has no identity");
         let about = events::pod(&workload.namespace, &workload.name, None);
         self.events.publish(&Notice { workloads: vec![workload], reason, about, message });
         Ok(Outcome::Failed(None))
@@ -315,7 +214,7 @@ impl Reconciler {
                 Applied::Attachment(attachment) => world.set_attachment(*attachment),
                 Applied::AttachmentDeleted(name) => world.remove_attachment(&name),
                 Applied::Pod(pod) => world.set_pod(*pod),
-                Applied::Seeker(seeker) => world.set_seeker(*seeker),
+                Applied::Seeker(seeker) => world.set_seeker(&seeker),
                 Applied::HeadroomPod(pod) => world.set_headroom_pod(*pod),
                 Applied::PodDeleted { name, uid } => world.mark_deleted(&name, &uid),
                 Applied::Nothing => Vec::new(),

@@ -1,6 +1,6 @@
 //! Room on a node for Mountpoint Pods that do not exist yet: a workload that asks for it with a scheduling gate is scheduled
 //! only after there is a headroom pod for each of its volumes, which follows it to its node and whose place the Mountpoint
-//! Pod then takes. (Warm Mountpoint Pods, which already run, are in [`crate::headroom`].)
+//! Pod then takes. (Warm Mountpoint Pods, which already run, are in [`crate::warm`].)
 //!
 //! Whatever fails here must not keep a workload waiting: a volume for which no room can be reserved is left out.
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use contract::names::headroom_pod;
 use contract::volume::Volume;
 
-pub use observed::{HeadroomPod, Seeker};
+pub use observed::{HeadroomPod, Mark, Seeker};
 
 use crate::step::Step;
 
@@ -66,9 +66,7 @@ impl ReservedRoom {
         let missing = wanted.iter().filter(|(name, _)| !is_there(name));
         let created = missing.map(|(name, volume)| Step::CreateHeadroomPod {
             name: headroom_pod(&seeker.workload.uid, name),
-            workload_uid: seeker.workload.uid.clone(),
-            workload_namespace: seeker.workload.namespace.clone(),
-            workload_name: seeker.workload.name.clone(),
+            workload: seeker.workload_ref(),
             volume_name: (*name).clone(),
             volume: Box::new((*volume).clone()),
         });

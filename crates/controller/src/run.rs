@@ -18,12 +18,13 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use crate::api::ANSWER_WITHIN;
 use crate::apply::Writer;
 use crate::definition;
 use crate::dispatch::dispatch;
 use crate::events::WorkloadEvents;
 use crate::flags::{Flags, Provisioning};
-use crate::live_read::{API_ANSWER, Reader};
+use crate::live_read::Reader;
 use crate::metrics::{self, Metrics, QueueLabel};
 use crate::mountpoint_pod::Blueprint;
 use crate::provision::claims::provisioner::Provisioner;
@@ -50,7 +51,7 @@ const LEASE: &str = "s3-csi-controller";
 const LEASE_SECONDS: u64 = 8;
 /// A predecessor's last write may still be under way when this controller becomes leader: its lease and the deadline of a
 /// write together.
-const SOLE_WRITER_AFTER: Duration = Duration::from_secs(LEASE_SECONDS).saturating_add(API_ANSWER);
+const SOLE_WRITER_AFTER: Duration = Duration::from_secs(LEASE_SECONDS).saturating_add(ANSWER_WITHIN);
 /// The holder renews this long before the end.
 const LEASE_GRACE_SECONDS: u64 = 3;
 

@@ -4,11 +4,21 @@
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::authentication::AuthenticationSource;
 use contract::mountpoint_pod::EarlyMount;
 use contract::sharing::SharingKey;
+use contract::trace;
 use contract::volume::Volume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use strum::IntoStaticStr;
+
+/// A workload, and not another pod that was created under its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkloadRef {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+}
 
 /// One write to the API server. A list of them is applied in order and may end after any of them.
 #[derive(Clone, Debug, PartialEq, IntoStaticStr)]
@@ -31,7 +41,7 @@ pub enum Step {
         uid: String,
         resource_version: u64,
     },
-    /// An existing pod of this name that was created for the same attachment is as good. `preempts` if room was reserved for
+    /// An existing pod of this name that was created for the same attachment is accepted. `preempts` if room was reserved for
     /// it, which it takes.
     CreatePod {
         name: String,
@@ -43,6 +53,7 @@ pub enum Step {
     CreateWarmPod {
         name: String,
         node: String,
+        node_uid: String,
     },
     /// Makes a warm pod that of an attachment; fails if anything else was written to it since.
     ClaimPod {
@@ -64,6 +75,13 @@ pub enum Step {
         name: String,
         uid: String,
     },
+    /// Writes down whose credentials the pod's volume asks for, which its node cannot see; fails if it is another pod of that
+    /// name.
+    RecordAuthentication {
+        name: String,
+        uid: String,
+        source: AuthenticationSource,
+    },
     /// `by_force` when there is no node left to do it in order.
     DeletePod {
         name: String,
@@ -71,28 +89,14 @@ pub enum Step {
         by_force: bool,
     },
     /// Lets headroom pods follow the workload to its node; fails if it is another pod of that name. So do the next two.
-    LabelWorkload {
-        namespace: String,
-        name: String,
-        uid: String,
-    },
-    UnlabelWorkload {
-        namespace: String,
-        name: String,
-        uid: String,
-    },
+    LabelWorkload(WorkloadRef),
+    UnlabelWorkload(WorkloadRef),
     /// Lets the scheduler place the workload, as far as we are concerned.
-    RemoveGate {
-        namespace: String,
-        name: String,
-        uid: String,
-    },
-    /// Keeps room for the Mountpoint Pod that the workload's volume will need. One that exists is as good.
+    RemoveGate(WorkloadRef),
+    /// Keeps room for the Mountpoint Pod that the workload's volume will need. One that exists is accepted.
     CreateHeadroomPod {
         name: String,
-        workload_uid: String,
-        workload_namespace: String,
-        workload_name: String,
+        workload: WorkloadRef,
         volume_name: String,
         volume: Box<Volume>,
     },
@@ -125,60 +129,89 @@ impl Step {
         self.into()
     }
 
+    /// The trace ids of the workloads that it is about; several only for attachments.
+    fn trace_id(&self) -> Option<String> {
+        fn all<'a>(workloads: impl Iterator<Item = &'a WorkloadAttachment>) -> Option<String> {
+            let ids: Vec<String> = workloads.map(|workload| trace::id(&workload.workload_pod_uid)).collect();
+            (!ids.is_empty()).then(|| ids.join(" "))
+        }
+        match self {
+            Self::CreateAttachment { spec, .. } => all(spec.mountpoint_pods.values().flatten()),
+            Self::UpdateAttachment { entries, .. } => all(entries.values().flatten().flatten()),
+            Self::CreatePod { workload_uid: uid, .. }
+            | Self::ClaimPod { workload_uid: uid, .. }
+            | Self::CreateHeadroomPod { workload: WorkloadRef { uid, .. }, .. }
+            | Self::LabelWorkload(WorkloadRef { uid, .. })
+            | Self::UnlabelWorkload(WorkloadRef { uid, .. })
+            | Self::RemoveGate(WorkloadRef { uid, .. }) => Some(trace::id(uid)),
+            _ => None,
+        }
+    }
+
     /// One line per change of state.
     pub fn log(&self, key: Option<&SharingKey>) {
         let (node, volume_id) = (key.map(|key| &key.node), key.map(|key| &key.volume_id));
+        let (trace_id, change) = (self.trace_id(), self.change());
         match self {
-            Self::CreateAttachment { name, .. } => {
-                tracing::info!(attachment = name, node, volume_id, "attachment created")
+            Self::CreateAttachment { name, .. }
+            | Self::UpdateAttachment { name, .. }
+            | Self::DeleteAttachment { name, .. } => {
+                tracing::info!(attachment = name, node, volume_id, trace_id, "{change}");
             }
-            Self::UpdateAttachment { name, .. } => {
-                tracing::info!(attachment = name, node, volume_id, "attachment updated")
+            Self::CreatePod { name: mountpoint_pod, attachment, workload_uid: pod_uid, .. }
+            | Self::ClaimPod { name: mountpoint_pod, attachment, workload_uid: pod_uid, .. } => {
+                tracing::info!(mountpoint_pod, attachment, pod_uid, node, volume_id, trace_id, "{change}");
             }
-            Self::DeleteAttachment { name, .. } => {
-                tracing::info!(attachment = name, node, volume_id, "attachment deleted")
+            Self::CreateWarmPod { name, node, .. } => {
+                tracing::info!(mountpoint_pod = name, node, "{change}");
             }
-            Self::CreatePod { name, attachment, workload_uid: pod_uid, .. } => {
-                tracing::info!(mountpoint_pod = name, attachment, pod_uid, node, volume_id, "pod created");
+            Self::DeleteWarmPod { name, .. } | Self::MarkUnmount { name, .. } => {
+                tracing::info!(mountpoint_pod = name, node, volume_id, "{change}");
             }
-            Self::CreateWarmPod { name, node } => {
-                tracing::info!(mountpoint_pod = name, node, "warm pod created");
-            }
-            Self::ClaimPod { name, attachment, workload_uid: pod_uid, .. } => {
-                tracing::info!(
-                    mountpoint_pod = name,
-                    attachment,
-                    pod_uid,
-                    node,
-                    volume_id,
-                    "warm pod claimed"
-                );
-            }
-            Self::DeleteWarmPod { name, .. } => tracing::info!(mountpoint_pod = name, "warm pod deleted"),
-            Self::MarkUnmount { name, .. } => {
-                tracing::info!(mountpoint_pod = name, node, volume_id, "pod marked for unmount")
+            Self::RecordAuthentication { name, source, .. } => {
+                tracing::info!(mountpoint_pod = name, node, volume_id, source = source.as_str(), "{change}");
             }
             Self::DeletePod { name, by_force, .. } => {
-                tracing::info!(mountpoint_pod = name, node, volume_id, by_force, "pod deleted");
+                tracing::info!(mountpoint_pod = name, node, volume_id, by_force, "{change}");
             }
-            Self::LabelWorkload { namespace, name, uid: pod_uid } => {
-                tracing::info!(namespace, name, pod_uid, "workload labelled for its headroom pods");
+            Self::LabelWorkload(workload) | Self::UnlabelWorkload(workload) | Self::RemoveGate(workload) => {
+                let WorkloadRef { namespace, name, uid: pod_uid } = workload;
+                tracing::info!(namespace, name, pod_uid, trace_id, "{change}");
             }
-            Self::UnlabelWorkload { namespace, name, uid: pod_uid } => {
-                tracing::info!(namespace, name, pod_uid, "label for headroom pods removed from workload");
+            Self::CreateHeadroomPod { name, workload, volume_name, .. } => {
+                tracing::info!(
+                    headroom_pod = name,
+                    pod_uid = workload.uid,
+                    volume_name,
+                    trace_id,
+                    "{change}"
+                );
             }
-            Self::RemoveGate { namespace, name, uid: pod_uid } => {
-                tracing::info!(namespace, name, pod_uid, "scheduling gate removed");
-            }
-            Self::CreateHeadroomPod { name, workload_uid: pod_uid, volume_name, .. } => {
-                tracing::info!(headroom_pod = name, pod_uid, volume_name, "headroom pod created");
-            }
-            Self::DeleteHeadroomPod { name, .. } => {
-                tracing::info!(headroom_pod = name, "headroom pod deleted");
-            }
+            Self::DeleteHeadroomPod { name, .. } => tracing::info!(headroom_pod = name, "{change}"),
             Self::SetCondition { attachment, condition } => {
-                tracing::info!(attachment, reason = condition.reason, "condition changed");
+                tracing::info!(attachment, reason = condition.reason, "{change}");
             }
+        }
+    }
+
+    fn change(&self) -> &'static str {
+        match self {
+            Self::CreateAttachment { .. } => "attachment created",
+            Self::UpdateAttachment { .. } => "attachment updated",
+            Self::DeleteAttachment { .. } => "attachment deleted",
+            Self::CreatePod { .. } => "pod created",
+            Self::CreateWarmPod { .. } => "warm pod created",
+            Self::ClaimPod { .. } => "warm pod claimed",
+            Self::DeleteWarmPod { .. } => "warm pod deleted",
+            Self::MarkUnmount { .. } => "pod marked for unmount",
+            Self::RecordAuthentication { .. } => "source of credentials recorded",
+            Self::DeletePod { .. } => "pod deleted",
+            Self::LabelWorkload { .. } => "workload labelled for its headroom pods",
+            Self::UnlabelWorkload { .. } => "label for headroom pods removed from workload",
+            Self::RemoveGate { .. } => "scheduling gate removed",
+            Self::CreateHeadroomPod { .. } => "headroom pod created",
+            Self::DeleteHeadroomPod { .. } => "headroom pod deleted",
+            Self::SetCondition { .. } => "condition changed",
         }
     }
 }

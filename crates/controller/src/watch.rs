@@ -23,7 +23,7 @@ use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 use crate::provision::claims::cache::ProvisionCache;
 use crate::provision::claims::claim::Claim;
 use crate::queues::{Sink, send};
-use crate::reserved_room::{HeadroomPod, Seeker};
+use crate::reserved_room::{HeadroomPod, Mark, Seeker};
 use crate::slim::{SlimClaim, SlimNode, SlimVolume};
 use crate::world::World;
 
@@ -168,14 +168,18 @@ impl Kind for MountpointPods {
     }
 }
 
-/// Pods that ask for room, as long as they are not scheduled.
-struct GatedWorkloads;
-impl Kind for GatedWorkloads {
+/// Pods that ask for room, as long as they are not scheduled; or those for which room was reserved, until the label is removed,
+/// finished ones, too.
+struct Seekers<const GATED: bool>;
+impl<const GATED: bool> Seekers<GATED> {
+    const MARK: Mark = if GATED { Mark::Gate } else { Mark::Label };
+}
+impl<const GATED: bool> Kind for Seekers<GATED> {
     type Object = SlimPod;
-    const NAME: &'static str = "gated_workloads";
+    const NAME: &'static str = if GATED { "gated_workloads" } else { "labelled_workloads" };
     fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
-        match Seeker::of(&pod).filter(|seeker| seeker.is_gated) {
-            Some(seeker) => caches.world.lock().set_gated(seeker),
+        match Seeker::of(&pod) {
+            Some(seeker) => caches.world.lock().set_marked(Self::MARK, seeker),
             None => Self::remove(caches, &Self::id(&pod)),
         }
     }
@@ -183,29 +187,10 @@ impl Kind for GatedWorkloads {
         pod.uid().unwrap_or_default()
     }
     fn remove(caches: &Caches, uid: &str) -> Vec<Key> {
-        caches.world.lock().remove_gated(uid)
+        caches.world.lock().remove_marked(Self::MARK, uid)
     }
     fn ids(caches: &Caches) -> Vec<String> {
-        caches.world.lock().room.gated.keys().cloned().collect()
-    }
-}
-
-/// Pods for which room was reserved, until the label is removed; finished ones, too.
-struct LabelledWorkloads;
-impl Kind for LabelledWorkloads {
-    type Object = SlimPod;
-    const NAME: &'static str = "labelled_workloads";
-    fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
-        Seeker::of(&pod).map(|seeker| caches.world.lock().set_labelled(seeker)).unwrap_or_default()
-    }
-    fn id(pod: &SlimPod) -> String {
-        pod.uid().unwrap_or_default()
-    }
-    fn remove(caches: &Caches, uid: &str) -> Vec<Key> {
-        caches.world.lock().remove_labelled(uid)
-    }
-    fn ids(caches: &Caches) -> Vec<String> {
-        caches.world.lock().room.labelled.keys().cloned().collect()
+        caches.world.lock().room.marked(Self::MARK).keys().cloned().collect()
     }
 }
 
@@ -220,7 +205,8 @@ impl Kind for Nodes {
             return world.remove_node(&node.name_any());
         }
         let mut keys = world.set_node(node.name_any());
-        keys.extend(world.set_open(&node.name_any(), node.takes_warm_pods()));
+        let uid = node.metadata.uid.as_deref();
+        keys.extend(world.set_open(&node.name_any(), uid.filter(|_| node.takes_warm_pods())));
         keys
     }
     fn id(node: &Self::Object) -> String {
@@ -261,10 +247,10 @@ pub async fn start(client: &Client, flags: &Flags, caches: &Caches, sink: &Sink)
         // No selector knows gates. A pod without a node is rarely there for long, unless it is gated.
         let unscheduled =
             Selection::of_fields(format!("spec.nodeName=,metadata.namespace!={mountpoint_namespace}"));
-        filled.push(follow::<GatedWorkloads>(Api::all(client.clone()), unscheduled, caches, sink));
+        filled.push(follow::<Seekers<true>>(Api::all(client.clone()), unscheduled, caches, sink));
         let labelled = Some(label::HEADROOM_FOR_WORKLOAD.to_owned());
         let labelled = Selection { fields: None, labels: labelled };
-        filled.push(follow::<LabelledWorkloads>(Api::all(client.clone()), labelled, caches, sink));
+        filled.push(follow::<Seekers<false>>(Api::all(client.clone()), labelled, caches, sink));
     }
     futures::future::join_all(filled).await;
 }

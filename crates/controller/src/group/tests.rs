@@ -22,6 +22,7 @@ fn group(age: i64, started: bool) -> Group {
         created: Some(at(1000)),
         started,
         driver_version: VERSION.into(),
+        authentication: Some(AuthenticationSource::Driver),
         ..created("mp")
     };
     let listed = vec![WorkloadAttachment::new("one", at(1000))];
@@ -47,13 +48,14 @@ fn group(age: i64, started: bool) -> Group {
         pods: [("mp".to_owned(), pod)].into(),
         warm: None,
         early_mount: None,
+        authentication: Some(AuthenticationSource::Driver),
         node_gone: false,
         upgrades: false,
     }
 }
 
 #[test]
-fn whoever_lost_its_attachment_gets_one_with_the_pod_it_has() {
+fn a_workload_without_its_attachment_gets_one_with_the_pod_it_has() {
     let mut group = group(0, true);
     group.attachments.clear();
     group.detached = vec![("one".into(), "mp".into())];
@@ -191,4 +193,24 @@ fn a_pod_of_another_version_that_does_not_start_is_replaced() {
     let pod = group.pods.get_mut("mp").unwrap();
     (pod.phase, pod.movable, pod.driver_version) = (Phase::Pending, true, "2".into());
     assert_eq!(outcome(&group).1, ["mp-2"]);
+}
+
+/// One of the reference driver or of an older version.
+#[test]
+fn an_adopted_pod_gets_a_record_of_what_its_volume_asks_for() {
+    use AuthenticationSource::{Driver, Secret};
+    let records = |recorded, asked| {
+        let mut group = group(60, true);
+        group.waiting.clear();
+        group.authentication = asked;
+        let pod = group.pods.get_mut("mp").unwrap();
+        (pod.phase, pod.authentication) = (Phase::Running, recorded);
+        group.decide()
+    };
+    let record = |source| vec![Step::RecordAuthentication { name: "mp".into(), uid: "mp".into(), source }];
+    assert_eq!(records(None, Some(Driver)), record(Driver));
+    assert_eq!(records(None, Some(Secret)), record(Secret));
+    assert_eq!(records(Some(Driver), Some(Secret)), record(Secret), "as the volume says, not the attachment");
+    assert_eq!(records(Some(Secret), Some(Secret)), []);
+    assert_eq!(records(None, None), [], "without the volume, there is nothing to record");
 }

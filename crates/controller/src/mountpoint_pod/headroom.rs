@@ -2,14 +2,13 @@
 
 use contract::names::{annotation, label};
 use contract::volume::{Cache, Volume};
-use k8s_openapi::api::core::v1::{
-    Affinity, Container, LocalObjectReference, Pod, PodAffinity, PodAffinityTerm, PodSpec, Toleration,
-};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
+use k8s_openapi::api::core::v1::{Affinity, Container, Pod, PodAffinity, PodAffinityTerm, PodSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::Blueprint;
 use super::shape::Shape;
 use super::warm::SAFE_TO_EVICT;
+use crate::step::WorkloadRef;
 
 /// A Mountpoint Pod waits for the end of what it preempts. Zero would free the room for the scheduler before the kubelet has
 /// ended the container, and the kubelet would reject the Mountpoint Pod.
@@ -18,9 +17,7 @@ const GRACE_SECONDS: i64 = 1;
 /// The workload and the volume that room is reserved for.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
-    pub workload_uid: &'a str,
-    pub workload_namespace: &'a str,
-    pub workload_name: &'a str,
+    pub workload: &'a WorkloadRef,
     pub volume_name: &'a str,
     pub volume: &'a Volume,
 }
@@ -28,70 +25,50 @@ pub struct Reservation<'a> {
 impl Blueprint {
     /// Requests what the Mountpoint Pod of the volume will request.
     pub fn build_headroom(&self, name: &str, reservation: Reservation<'_>) -> Pod {
-        let Reservation { workload_uid, workload_namespace, workload_name, volume_name, volume } =
+        let Reservation { workload: WorkloadRef { namespace, name: workload, uid }, volume_name, volume } =
             reservation;
         let mut labels = self.flags.mountpoint_pod_labels.0.clone();
-        labels.insert(label::HEADROOM_FOR_POD.to_owned(), workload_uid.to_owned());
+        labels.insert(label::HEADROOM_FOR_POD.to_owned(), uid.clone());
         if volume_name.len() <= label::LONGEST_VALUE {
             labels.insert(label::HEADROOM_FOR_VOLUME.to_owned(), volume_name.to_owned());
         }
         let own = [
             (annotation::HEADROOM_FOR_VOLUME, volume_name.to_owned()),
-            (annotation::HEADROOM_FOR, format!("{workload_namespace}/{workload_name}")),
+            (annotation::HEADROOM_FOR, format!("{namespace}/{workload}")),
             (SAFE_TO_EVICT, "true".to_owned()),
         ];
         let mut annotations = self.flags.mountpoint_pod_annotations.0.clone();
         annotations.extend(own.map(|(name, value)| (name.to_owned(), value)));
-        let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(self.flags.mountpoint_namespace.clone()),
-            labels: Some(labels),
-            annotations: Some(annotations),
-            ..ObjectMeta::default()
-        };
-        let mut spec = self.headroom_spec(&Shape::of(volume));
-        spec.affinity = Some(beside(workload_uid, workload_namespace));
+        let metadata = self.metadata(name, labels, annotations);
+        let affinity = Some(beside(uid, namespace));
+        let spec = PodSpec { affinity, ..self.headroom_spec(&Shape::of(volume)) };
         Pod { metadata, spec: Some(spec), status: None }
     }
 
     fn headroom_spec(&self, shape: &Shape) -> PodSpec {
         let flags = &self.flags;
-        let resources = flags.mountpoint_resources.of(&shape.resources, &self.limited(&shape.cache));
+        let usual = self.spec("", shape);
+        let (volumes, mounts) = self.volumes(&Cache::None);
+        // A mounter without a mount waits, and ends with SIGTERM.
         let mut container = Container {
             name: "pause".to_owned(),
-            resources: Some(resources.to_requirements()),
-            security_context: Some(self.container_security()),
-            ..Container::default()
+            volume_mounts: Some(mounts),
+            ..usual.containers[0].clone()
         };
-        let mut volumes = None;
-        if flags.headroom_image.is_empty() {
-            // A mounter without a mount waits, and ends when it is told to.
-            container.image = Some(flags.mountpoint_image.clone());
-            container.image_pull_policy = Some(flags.mountpoint_image_pull_policy.clone());
-            container.command = Some(vec![flags.mountpoint_container_command.clone()]);
-            let (own, mounts) = self.volumes(&Cache::None);
-            (volumes, container.volume_mounts) = (Some(own), Some(mounts));
-        } else {
+        let mut volumes = Some(volumes);
+        if !flags.headroom_image.is_empty() {
             container.image = Some(flags.headroom_image.clone());
             container.image_pull_policy = Some(flags.headroom_image_pull_policy.clone());
+            (container.command, container.volume_mounts, volumes) = (None, None, None);
         }
-        let pull_secrets = flags.mountpoint_image_pull_secrets.iter().filter(|name| !name.is_empty());
         PodSpec {
-            automount_service_account_token: Some(false),
             containers: vec![container],
-            image_pull_secrets: Some(
-                pull_secrets.map(|name| LocalObjectReference { name: name.clone() }).collect(),
-            ),
-            node_selector: Some([("kubernetes.io/os".to_owned(), "linux".to_owned())].into()),
             priority_class_name: Some(flags.mountpoint_headroom_priority_class_name.clone()),
-            security_context: Some(self.pod_security()),
+            restart_policy: None,
+            service_account_name: None,
             termination_grace_period_seconds: Some(GRACE_SECONDS),
-            tolerations: Some(vec![Toleration {
-                operator: Some("Exists".to_owned()),
-                ..Toleration::default()
-            }]),
             volumes,
-            ..PodSpec::default()
+            ..usual
         }
     }
 
@@ -144,13 +121,8 @@ mod tests {
         let attributes = [("bucketName", "bucket")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let volume = VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume;
-        let reservation = Reservation {
-            workload_uid: "uid-1",
-            workload_namespace: "shop",
-            workload_name: "till",
-            volume_name,
-            volume: &volume,
-        };
+        let workload = &WorkloadRef { namespace: "shop".into(), name: "till".into(), uid: "uid-1".into() };
+        let reservation = Reservation { workload, volume_name, volume: &volume };
         let key = SharingKey {
             node: "worker-1".into(),
             volume_name: volume_name.to_owned(),

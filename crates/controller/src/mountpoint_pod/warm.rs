@@ -10,19 +10,29 @@ use contract::names::annotation;
 use contract::sharing::SharingKey;
 use contract::volume::Volume;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha224};
 
 use super::shape::Shape;
-use super::{Blueprint, ClaimName};
+use super::{Blueprint, Served};
 
 /// As long as it is warm, a cluster autoscaler may remove its node without asking.
 pub(super) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 impl Blueprint {
-    pub fn build_warm(&self, name: &str, node: &str) -> Pod {
+    /// Owned by its node, as a static pod is: `kubectl drain` does not evict what no controller owns, unless forced, and the
+    /// cluster collects what a node leaves behind.
+    pub fn build_warm(&self, name: &str, node: &str, node_uid: &str) -> Pod {
         let mut pod = self.unmarked(name, node);
+        pod.metadata.owner_references = Some(vec![OwnerReference {
+            api_version: "v1".to_owned(),
+            kind: "Node".to_owned(),
+            name: node.to_owned(),
+            uid: node_uid.to_owned(),
+            controller: Some(true),
+            block_owner_deletion: None,
+        }]);
         let marks = [(annotation::WARM_ON, node.to_owned()), (annotation::WARM_SHAPE, self.warm_shape())];
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.extend(marks.map(|(key, value)| (key.to_owned(), value)));
@@ -40,38 +50,36 @@ impl Blueprint {
         self.spec("", &Shape::of(volume)) == self.spec("", &Shape::default())
     }
 
-    /// The labels and annotations that a pod created for the attachment would have, as a merge patch of a warm pod's
-    /// metadata, and what the node may mount at once.
+    /// The metadata that a pod created for the attachment would have, as a merge patch of a warm pod's, and what the node may
+    /// mount at once. Without an owner: the workloads of a node whose object is deleted may still run.
     pub fn claim(
         &self,
         attachment: &str,
         workload_uid: &str,
         key: &SharingKey,
-        claim: Option<&ClaimName>,
+        served: Served<'_>,
         early_mount: Option<&EarlyMount>,
     ) -> Value {
         let mut annotations: BTreeMap<String, Option<String>> =
             [SAFE_TO_EVICT, annotation::WARM_ON, annotation::WARM_SHAPE]
                 .map(|mark| (mark.to_owned(), None))
                 .into();
-        let usual = self.annotations(attachment, key, claim);
+        let usual = self.annotations(attachment, key, served);
         annotations.extend(usual.into_iter().map(|(name, value)| (name, Some(value))));
         let early_mount =
             early_mount.map(|early| (annotation::EARLY_MOUNT.to_owned(), Some(json!(early).to_string())));
         annotations.extend(early_mount);
-        json!({"labels": self.labels(workload_uid, &key.volume_name), "annotations": annotations})
+        json!({
+            "labels": self.labels(workload_uid, &key.volume_name),
+            "annotations": annotations,
+            "ownerReferences": null,
+        })
     }
 
     fn unmarked(&self, name: &str, node: &str) -> Pod {
         let mut annotations = self.installation_annotations();
         annotations.insert(SAFE_TO_EVICT.to_owned(), "true".to_owned());
-        let metadata = ObjectMeta {
-            name: Some(name.to_owned()),
-            namespace: Some(self.flags.mountpoint_namespace.clone()),
-            labels: Some(self.installation_labels()),
-            annotations: Some(annotations),
-            ..ObjectMeta::default()
-        };
+        let metadata = self.metadata(name, self.installation_labels(), annotations);
         Pod { metadata, spec: Some(self.spec(node, &Shape::default())), status: None }
     }
 }
@@ -83,7 +91,6 @@ mod tests {
     use contract::sharing::Identity;
     use contract::volume_plan::VolumePlan;
 
-    use super::super::Served;
     use super::*;
     use crate::flags::Flags;
 
@@ -103,18 +110,15 @@ mod tests {
         VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume
     }
 
-    /// RFC 7386, as far as strings in two levels need it.
-    fn merged(mut metadata: Value, patch: &Value) -> Value {
-        for (part, changes) in patch.as_object().unwrap() {
-            for (name, value) in changes.as_object().unwrap() {
-                let part = metadata[part].as_object_mut().unwrap();
-                match value {
-                    Value::Null => part.remove(name),
-                    value => part.insert(name.clone(), value.clone()),
-                };
+    /// RFC 7386.
+    fn merge(target: &mut Value, patch: &Value) {
+        let Some(changes) = patch.as_object() else { return target.clone_from(patch) };
+        for (name, change) in changes {
+            match change {
+                Value::Null => drop(target.as_object_mut().unwrap().remove(name)),
+                change => merge(&mut target[name], change),
             }
         }
-        metadata
     }
 
     #[test]
@@ -134,11 +138,16 @@ mod tests {
             let claim = ("ns".to_owned(), "data".to_owned());
             let served = Served { volume: &volume(&[]), claim: Some(&claim) };
             let usual = json!(blueprint.build("mp-1", "s3pa-1", "uid-1", &key, served));
-            let warm = json!(blueprint.build_warm("mp-1", "worker-1"));
+            let mut warm = json!(blueprint.build_warm("mp-1", "worker-1", "node-uid"));
+            let owner = json!([{
+                "apiVersion": "v1", "kind": "Node", "name": "worker-1", "uid": "node-uid", "controller": true,
+            }]);
+            assert_eq!(warm["metadata"]["ownerReferences"], owner);
             assert_eq!(warm["metadata"]["annotations"][SAFE_TO_EVICT], "true");
             assert_eq!(warm["spec"], usual["spec"]);
-            let patch = blueprint.claim("s3pa-1", "uid-1", &key, Some(&claim), None);
-            assert_eq!(merged(warm["metadata"].clone(), &patch), usual["metadata"]);
+            let patch = blueprint.claim("s3pa-1", "uid-1", &key, served, None);
+            merge(&mut warm["metadata"], &patch);
+            assert_eq!(warm["metadata"], usual["metadata"]);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Creates and deletes buckets and prefixes; for claims and the CSI service alike.
 
 use contract::s3::S3Failure;
+use strum::IntoStaticStr;
 use thiserror::Error;
 use tonic::Code;
 
@@ -67,8 +68,9 @@ pub enum DeleteOutcome {
     Incomplete,
 }
 
-/// Why a bucket outlives its volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Why a bucket outlives its volume; the label of a metric.
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Kept {
     NotEmpty,
     UnfinishedUploads,

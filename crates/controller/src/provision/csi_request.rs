@@ -75,7 +75,7 @@ impl From<RequestError> for Status {
     }
 }
 
-/// Nothing, if the request has none: csi-provisioner sends none for a class without a Secret, nor for a Secret without data.
+/// `None` if the request has none: csi-provisioner sends none for a class without a Secret, nor for a Secret without data.
 pub(super) fn credentials(secrets: HashMap<String, String>) -> Result<Option<Credentials>, ProvisionError> {
     let secrets: BTreeMap<String, String> = secrets.into_iter().collect();
     if secrets.is_empty() {

@@ -71,7 +71,7 @@ impl NewVolume {
     pub fn attributes(&self, source: Option<AuthenticationSource>) -> BTreeMap<String, String> {
         let policy = match self.parameters.placement {
             Placement::Bucket { deletion: DeletionPolicy::DeleteObjects, .. } => {
-                Some((DELETION_POLICY, DeletionPolicy::DeleteObjects.as_str()))
+                Some((DELETION_POLICY, DeletionPolicy::DeleteObjects.into()))
             }
             Placement::Bucket { .. } | Placement::Prefix { .. } => None,
         };

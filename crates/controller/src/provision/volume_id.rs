@@ -4,6 +4,7 @@
 use std::fmt;
 
 use contract::names::DRIVER;
+use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use uuid::Uuid;
 
 use super::class::prefix::Prefix;
@@ -13,7 +14,8 @@ const MARK: &str = "csi-s3-";
 pub const LONGEST_NAME_PREFIX: usize = 19;
 
 /// What happens to the objects when the volume is deleted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Display, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum DeletionPolicy {
     #[default]
     Retain,
@@ -21,18 +23,7 @@ pub enum DeletionPolicy {
 }
 
 impl DeletionPolicy {
-    pub const ALL: [Self; 2] = [Self::Retain, Self::DeleteObjects];
-
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retain => "retain",
-            Self::DeleteObjects => "delete-objects",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.as_str() == text)
-    }
+    pub const ALL: &[Self] = Self::VARIANTS;
 }
 
 /// The id of a volume that this driver created.
@@ -55,7 +46,7 @@ impl VolumeId {
         Self::Prefix { uuid: uuid_of(name), deletion, bucket: bucket.to_owned(), prefix }
     }
 
-    /// Nothing, if it is not an id of this driver.
+    /// `None` if it is not an id of this driver.
     pub fn parse(id: &str) -> Option<Self> {
         if !id.contains('/') {
             let (front, uuid) = id.rsplit_once(MARK)?;
@@ -66,7 +57,7 @@ impl VolumeId {
         }
         let mut parts = id.splitn(4, '/');
         let uuid = own_uuid(parts.next()?.strip_prefix(MARK)?)?;
-        let deletion = DeletionPolicy::parse(parts.next()?)?;
+        let deletion = parts.next()?.parse().ok()?;
         let bucket = parts.next().filter(|bucket| is_bucket(bucket))?.to_owned();
         let rest = parts.next()?;
         let prefix = Prefix::parse(rest).ok().filter(|prefix| prefix.as_str() == rest)?;
@@ -93,7 +84,7 @@ impl fmt::Display for VolumeId {
         match self {
             Self::Bucket(bucket) => formatter.write_str(bucket),
             Self::Prefix { uuid, deletion, bucket, prefix } => {
-                write!(formatter, "{MARK}{uuid}/{}/{bucket}/{}", deletion.as_str(), prefix.as_str())
+                write!(formatter, "{MARK}{uuid}/{deletion}/{bucket}/{}", prefix.as_str())
             }
         }
     }
@@ -119,6 +110,13 @@ pub fn is_name_prefix(text: &str) -> bool {
         && text.chars().all(|c| edge(c) || c == '-')
 }
 
+/// For admission policies: matches whatever [`is_name_prefix`] accepts, with dashes at the end, which classes may have.
+pub const NAME_PREFIX_PATTERN: &str = "[a-z0-9][a-z0-9-]*";
+/// For admission policies: matches whatever [`is_bucket`] accepts.
+pub const BUCKET_PATTERN: &str = "[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]";
+/// For error texts.
+pub const BUCKET_NAMES: &str = "bucket names have 3 to 63 lower-case letters, digits, dots or dashes";
+
 /// Whether S3 accepts it as a bucket name.
 pub fn is_bucket(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -133,6 +131,8 @@ pub fn is_bucket(text: &str) -> bool {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use regex::Regex;
+    use std::sync::LazyLock;
 
     #[test]
     fn names_follow_from_the_request() {
@@ -187,9 +187,18 @@ mod tests {
             let id = VolumeId::bucket(&name, named.as_deref());
             prop_assert_eq!(VolumeId::parse(&id.to_string()), Some(id));
             for deletion in DeletionPolicy::ALL {
-                let id = VolumeId::prefix(&name, deletion, &bucket, Prefix::parse(&prefix).unwrap());
+                let id = VolumeId::prefix(&name, *deletion, &bucket, Prefix::parse(&prefix).unwrap());
                 prop_assert_eq!(VolumeId::parse(&id.to_string()), Some(id));
             }
+        }
+
+        #[test]
+        fn patterns_match_whatever_is_accepted(text in "[a-z0-9.-]{0,5}|.{0,4}|[a-z0-9-]{60,65}", dashes in "-{0,2}") {
+            static BUCKET: LazyLock<Regex> = LazyLock::new(|| Regex::new(&format!("^({BUCKET_PATTERN})$")).unwrap());
+            static PREFIX: LazyLock<Regex> = LazyLock::new(|| Regex::new(&format!("^({NAME_PREFIX_PATTERN})$")).unwrap());
+            prop_assert!(!is_bucket(&text) || BUCKET.is_match(&text));
+            let name = format!("{text}{dashes}");
+            prop_assert!(!is_name_prefix(&text) || PREFIX.is_match(&name));
         }
 
         /// Nothing that is taken for ours can mean the whole of a bucket that is not.

@@ -8,13 +8,13 @@ use super::{ReconcileError, Reconciler, Written};
 use crate::apply::StepError;
 use crate::dispatch::Outcome;
 use crate::group::Group;
-use crate::headroom::Headroom;
 use crate::metrics::Warmth;
 use crate::mountpoint_pod::Served;
 use crate::step::Step;
+use crate::warm::WarmNode;
 
 impl Reconciler {
-    /// Decides and writes. If the warm pod is not to be had any more, the volume goes the usual way at once.
+    /// Decides and writes. If the warm pod can no longer be claimed, decides again without it, at once.
     pub(super) async fn write(&self, group: &mut Group, served: Option<Served<'_>>) -> Written {
         let mut steps = group.decide();
         if steps.iter().any(Step::claims) {
@@ -58,21 +58,21 @@ impl Reconciler {
     }
 
     /// The warm pods of a node.
-    pub(super) async fn headroom(&self, node: &str) -> Result<Outcome, ReconcileError> {
+    pub(super) async fn warm_pods(&self, node: &str) -> Result<Outcome, ReconcileError> {
         let is_known = self.world().nodes.contains(node);
         let node_gone = !is_known && self.reader.node_gone(node).await?;
-        let (headroom, steps, created) = {
+        let (warm_node, steps, created) = {
             let mut world = self.world();
-            let headroom = Headroom { node_gone, ..world.headroom(node, &Time(Timestamp::now())) };
-            let steps = headroom.decide(|| warm_mountpoint_pod(node, &unique()));
+            let warm_node = WarmNode { node_gone, ..world.warm_node(node, &Time(Timestamp::now())) };
+            let steps = warm_node.decide(|| warm_mountpoint_pod(node, &unique()));
             let created = steps.iter().filter(|step| matches!(step, Step::CreateWarmPod { .. })).count();
             world.warm.expect(created);
-            (headroom, steps, created)
+            (warm_node, steps, created)
         };
         let applied = self.apply(&steps, None, None).await.1;
         self.world().warm.arrived(created);
         applied?;
-        Ok(headroom.look_again().map_or(Outcome::Done, Outcome::Again))
+        Ok(warm_node.look_again().map_or(Outcome::Done, Outcome::Again))
     }
 }
 

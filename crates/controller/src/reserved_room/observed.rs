@@ -5,7 +5,7 @@ use contract::slim::{SlimPod, version};
 use kube::ResourceExt as _;
 
 use crate::observed::{Phase, Workload};
-use crate::step::Step;
+use crate::step::{Step, WorkloadRef};
 
 /// A pod that asks for room for its Mountpoint Pods, or for which some was reserved. It need not be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,22 @@ pub struct Seeker {
     pub is_labelled: bool,
 }
 
+/// By which the watches select such pods: no selector knows both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    Gate,
+    Label,
+}
+
 impl Seeker {
-    /// Nothing for a pod that has neither the gate nor the label.
+    pub fn has(&self, mark: Mark) -> bool {
+        match mark {
+            Mark::Gate => self.is_gated,
+            Mark::Label => self.is_labelled,
+        }
+    }
+
+    /// `None` for a pod that has neither the gate nor the label.
     pub fn of(pod: &SlimPod) -> Option<Self> {
         let is_gated = pod.spec.scheduling_gates.iter().any(|gate| gate.name == HEADROOM_GATE);
         let is_labelled = pod.labels().contains_key(label::HEADROOM_FOR_WORKLOAD);
@@ -28,23 +42,20 @@ impl Seeker {
     }
 
     pub fn label(&self) -> Step {
-        let (namespace, name, uid) = self.place();
-        Step::LabelWorkload { namespace, name, uid }
+        Step::LabelWorkload(self.workload_ref())
     }
 
     pub fn unlabel(&self) -> Step {
-        let (namespace, name, uid) = self.place();
-        Step::UnlabelWorkload { namespace, name, uid }
+        Step::UnlabelWorkload(self.workload_ref())
     }
 
     pub fn remove_gate(&self) -> Step {
-        let (namespace, name, uid) = self.place();
-        Step::RemoveGate { namespace, name, uid }
+        Step::RemoveGate(self.workload_ref())
     }
 
-    fn place(&self) -> (String, String, String) {
+    pub fn workload_ref(&self) -> WorkloadRef {
         let Workload { namespace, name, uid, .. } = self.workload.clone();
-        (namespace, name, uid)
+        WorkloadRef { namespace, name, uid }
     }
 }
 
@@ -63,7 +74,7 @@ pub struct HeadroomPod {
 }
 
 impl HeadroomPod {
-    /// Nothing for any other pod.
+    /// `None` for any other pod.
     pub fn of(pod: &SlimPod) -> Option<Self> {
         let workload_uid = pod.labels().get(label::HEADROOM_FOR_POD)?.clone();
         let annotation = |name| pod.annotations().get(name);

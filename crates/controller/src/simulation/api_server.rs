@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::attachment::AttachmentSpec;
+use contract::authentication::AuthenticationSource;
 use contract::mountpoint_pod::Warm;
 use contract::sharing::{Identity, SharingKey};
 
@@ -13,6 +14,8 @@ use crate::step::Step;
 pub(super) struct Workload {
     /// Which of the two nodes.
     pub(super) node: usize,
+    /// Which of the two volumes, which compete for warm pods.
+    pub(super) volume: usize,
     pub(super) alive: bool,
     pub(super) waits: bool,
 }
@@ -25,7 +28,7 @@ pub(super) struct Server {
     pub(super) pods: BTreeMap<String, MountpointPod>,
     pub(super) workloads: BTreeMap<String, Workload>,
     pub(super) vanished: BTreeSet<usize>,
-    /// How often the volume's mount options were edited.
+    /// How often the mount options of the volumes were edited.
     pub(super) edition: usize,
     /// How often the driver was upgraded.
     pub(super) driver: usize,
@@ -37,11 +40,11 @@ impl Server {
         self.version
     }
 
-    pub(super) fn key(node: usize, edition: usize) -> SharingKey {
+    pub(super) fn key(node: usize, volume: usize, edition: usize) -> SharingKey {
         SharingKey {
             node: format!("node-{node}"),
-            volume_name: "pv".into(),
-            volume_id: "bucket".into(),
+            volume_name: format!("pv-{volume}"),
+            volume_id: format!("bucket-{volume}"),
             mount_options: format!("uid={edition}"),
             fs_group: String::new(),
             identity: Identity::Driver,
@@ -49,14 +52,24 @@ impl Server {
     }
 
     pub(super) fn key_of(spec: &AttachmentSpec) -> SharingKey {
-        SharingKey::of(spec, contract::volume::AuthenticationSource::Driver)
+        SharingKey::of(spec, AuthenticationSource::Driver)
     }
 
     /// Every key that an attachment has or a workload may want.
     pub(super) fn keys(&self) -> Vec<SharingKey> {
-        let wanted = (0..2).map(|node| Self::key(node, self.edition));
+        let wanted = Self::keys_of_edition(self.edition);
         let held = self.attachments.values().map(|attachment| Self::key_of(&attachment.spec));
         wanted.chain(held).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn keys_of_edition(edition: usize) -> impl Iterator<Item = SharingKey> {
+        (0..2).flat_map(move |node| (0..2).map(move |volume| Self::key(node, volume, edition)))
+    }
+
+    /// Of the attachment with this name, which may not be there yet.
+    fn volume_of(&self, attachment: &str) -> Option<String> {
+        let mut keys = (0..=self.edition).flat_map(Self::keys_of_edition);
+        keys.find(|key| key.attachment_name() == attachment).map(|key| key.volume_name)
     }
 
     pub(super) fn lists(&self, uid: &str) -> usize {
@@ -123,13 +136,15 @@ impl Server {
                 if let Some(pod) = self.pods.get(&name) {
                     return pod.attachment.as_ref() == Some(&attachment) && !pod.is_ending();
                 }
+                let volume_name = self.volume_of(&attachment);
                 let (attachment, workload_uid) = (Some(attachment), Some(workload_uid));
-                let volume_name = Some("pv".into());
-                let pod = MountpointPod { attachment, volume_name, workload_uid, ..self.new_pod(&name) };
+                let authentication = self.recorded_by_this_version();
+                let new = self.new_pod(&name);
+                let pod = MountpointPod { attachment, volume_name, workload_uid, authentication, ..new };
                 self.pods.insert(name, pod);
                 true
             }
-            Step::CreateWarmPod { name, node } => {
+            Step::CreateWarmPod { name, node, .. } => {
                 let warm = Some(Warm { node, shape: self.shape() });
                 let pod = MountpointPod { warm, ..self.new_pod(&name) };
                 self.pods.insert(name, pod).is_none()
@@ -140,11 +155,14 @@ impl Server {
                     return false;
                 };
                 assert!(pod.warm.is_some() && !pod.is_ending(), "claimed: {pod:?}");
+                let authentication = self.recorded_by_this_version();
+                let volume_name = self.volume_of(&attachment);
                 self.change(&name, |pod| {
                     pod.warm = None;
                     pod.attachment = Some(attachment);
-                    pod.volume_name = Some("pv".into());
+                    pod.volume_name = volume_name;
                     pod.workload_uid = Some(workload_uid);
+                    pod.authentication = authentication;
                 });
                 true
             }
@@ -159,6 +177,13 @@ impl Server {
             Step::MarkUnmount { name, uid } => {
                 let is_same = self.pods.get(&name).is_some_and(|pod| pod.uid == uid);
                 self.change(&name, |pod| pod.needs_unmount |= is_same);
+                is_same
+            }
+            Step::RecordAuthentication { name, uid, source } => {
+                let is_same = self.pods.get(&name).is_some_and(|pod| pod.uid == uid);
+                if is_same {
+                    self.change(&name, |pod| pod.authentication = Some(source));
+                }
                 is_same
             }
             Step::DeletePod { name, uid, by_force } => {
@@ -186,6 +211,11 @@ impl Server {
     /// Of the pods that a controller of this version makes.
     pub(super) fn shape(&self) -> String {
         format!("shape of version {}", self.driver)
+    }
+
+    /// The first one recorded nothing.
+    fn recorded_by_this_version(&self) -> Option<AuthenticationSource> {
+        (self.driver > 0).then_some(AuthenticationSource::Driver)
     }
 
     fn new_pod(&mut self, name: &str) -> MountpointPod {

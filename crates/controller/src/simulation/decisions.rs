@@ -2,15 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use contract::authentication::AuthenticationSource;
 use contract::sharing::SharingKey;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::api_server::Server;
+use super::api_server::{Server, Workload};
 use crate::group::{Group, retire};
-use crate::headroom::{Headroom, PerNode};
 use crate::observed::{Attachment, MountpointPod, Phase};
 use crate::step::Step;
+use crate::warm::{PerNode, WarmNode};
 use crate::world::served_by;
 
 impl Server {
@@ -28,7 +29,7 @@ impl Server {
         let suspect = |uid: &&str| !self.workloads.get(*uid).is_some_and(|workload| workload.alive);
         let gone = listed.filter(suspect).filter(dead).map(str::to_owned).collect();
         let waiting = self.workloads.iter().filter(|(uid, workload)| {
-            let waits = workload.alive && workload.waits && Self::key(workload.node, self.edition) == *key;
+            let waits = workload.alive && workload.waits && self.key_for(workload) == *key;
             // Read live as well while another controller may be writing: two of them, of which one has not yet seen
             // the volume edited, would open two attachments of different names for one workload; and one that has
             // not yet seen a workload leave would attach it again, to a pod that is being unmounted.
@@ -57,25 +58,30 @@ impl Server {
             pods: self.pods.clone(),
             warm: self.pods.values().find(|pod| self.is_claimable(pod, &node)).cloned(),
             early_mount: None,
+            authentication: Some(AuthenticationSource::Driver),
             node_gone: vanished(self) && vanished(now),
             upgrades: true,
         }
     }
 
+    fn key_for(&self, workload: &Workload) -> SharingKey {
+        Self::key(workload.node, workload.volume, self.edition)
+    }
+
     /// What is done about the warm pods of a node, of which one is wanted while the node is in use.
-    pub(super) fn headroom(&self, node: usize, now: &Self) -> Vec<Step> {
+    pub(super) fn warm_pods(&self, node: usize, now: &Self) -> Vec<Step> {
         let name = format!("node-{node}");
         let is_used = self.attachments.values().any(|attachment| attachment.spec.node_name == name);
         let time = Time(Timestamp::from_second(i64::try_from(now.version).unwrap()).unwrap());
         let is_on = |pod: &&MountpointPod| pod.warm.as_ref().is_some_and(|warm| warm.node == name);
-        let headroom = Headroom {
+        let warm_node = WarmNode {
             node: name.clone(),
             now: time.clone(),
             shape: self.shape(),
             per_node: PerNode::Auto,
             room: 1,
             beyond: 0,
-            is_open: !self.vanished.contains(&node),
+            open: (!self.vanished.contains(&node)).then(|| "uid".to_owned()),
             node_gone: self.vanished.contains(&node) && now.vanished.contains(&node),
             used: is_used.then_some(time),
             missed: None,
@@ -83,7 +89,7 @@ impl Server {
             full: None,
             warm: self.pods.values().filter(is_on).cloned().collect(),
         };
-        headroom.decide(|| format!("warm-{}", now.version))
+        warm_node.decide(|| format!("warm-{}", now.version))
     }
 
     /// Whose attachment was deleted by hand, and the pod that serves them.
@@ -93,7 +99,7 @@ impl Server {
             self.pods.values().filter(is_of_key).filter(|pod| !self.names(&pod.name) && !pod.is_ending());
         let pods: Vec<&MountpointPod> = pods.collect();
         let unlisted = self.workloads.iter().filter(|(uid, workload)| {
-            workload.alive && Self::key(workload.node, self.edition) == *key && self.lists(uid) == 0
+            workload.alive && self.key_for(workload) == *key && self.lists(uid) == 0
         });
         let detached = unlisted.filter_map(|(uid, workload)| {
             let pod = served_by(uid, !workload.waits, None, &pods)?;

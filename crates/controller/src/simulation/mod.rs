@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use crate::observed::Phase;
+use crate::observed::{MountpointPod, Phase};
 use api_server::{Server, Workload};
 
 /// What can happen.
@@ -17,6 +17,7 @@ use api_server::{Server, Workload};
 enum Event {
     Arrive {
         node: usize,
+        volume: usize,
     },
     Start {
         workload: usize,
@@ -24,7 +25,7 @@ enum Event {
     Leave {
         workload: usize,
     },
-    EditVolume,
+    EditVolumes,
     /// From then on, controllers are of another version.
     Upgrade,
     /// By hand.
@@ -62,6 +63,7 @@ enum Event {
     Warm {
         node: usize,
         age: usize,
+        steps: usize,
     },
 }
 
@@ -69,10 +71,10 @@ fn event() -> impl Strategy<Value = Event> {
     let index = 0..6_usize;
     let (age, steps) = (0..6_usize, 0..5_usize);
     prop_oneof![
-        3 => (0..2_usize).prop_map(|node| Event::Arrive { node }),
+        3 => (0..2_usize, 0..2_usize).prop_map(|(node, volume)| Event::Arrive { node, volume }),
         2 => index.clone().prop_map(|workload| Event::Start { workload }),
         3 => index.clone().prop_map(|workload| Event::Leave { workload }),
-        1 => Just(Event::EditVolume),
+        1 => Just(Event::EditVolumes),
         1 => Just(Event::Upgrade),
         1 => index.clone().prop_map(|attachment| Event::AttachmentIsDeleted { attachment }),
         1 => (0..2_usize).prop_map(|node| Event::Vanish { node }),
@@ -82,8 +84,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => index.prop_map(|pod| Event::PodIsRemoved { pod }),
         1 => Just(Event::NodesUnmount),
         12 => (0..8_usize, age.clone(), steps.clone()).prop_map(|(group, age, steps)| Event::Reconcile { group, age, steps }),
-        3 => (age.clone(), steps).prop_map(|(age, steps)| Event::Sweep { age, steps }),
-        3 => (0..2_usize, age).prop_map(|(node, age)| Event::Warm { node, age }),
+        3 => (age.clone(), steps.clone()).prop_map(|(age, steps)| Event::Sweep { age, steps }),
+        3 => (0..2_usize, age, steps).prop_map(|(node, age, steps)| Event::Warm { node, age, steps }),
     ]
 }
 
@@ -93,9 +95,10 @@ impl Server {
         let nth_pod =
             |server: &Self, index: usize| server.pods.keys().nth(index % server.pods.len().max(1)).cloned();
         match event {
-            Event::Arrive { node } if !self.vanished.contains(node) => {
+            Event::Arrive { node, volume } if !self.vanished.contains(node) => {
                 let uid = format!("w{}", self.next());
-                self.workloads.insert(uid, Workload { node: *node, alive: true, waits: true });
+                let workload = Workload { node: *node, volume: *volume, alive: true, waits: true };
+                self.workloads.insert(uid, workload);
             }
             Event::Arrive { .. } => {}
             Event::Start { workload } => {
@@ -110,7 +113,7 @@ impl Server {
                     self.workloads.remove(&uid);
                 }
             }
-            Event::EditVolume => self.edition += 1,
+            Event::EditVolumes => self.edition += 1,
             Event::Upgrade => self.driver += 1,
             Event::AttachmentIsDeleted { attachment } => {
                 if let Some(name) = self.attachments.keys().nth(*attachment).cloned() {
@@ -155,9 +158,9 @@ impl Server {
                 let steps_wanted = old.group(&keys[group % keys.len()], self).decide();
                 self.apply_some(&steps_wanted, *steps);
             }
-            Event::Warm { node, age } => {
-                for step in remembered(*age).headroom(*node, self) {
-                    self.apply(&step);
+            Event::Warm { node, age, steps } => {
+                for step in remembered(*age).warm_pods(*node, self).iter().take(*steps) {
+                    self.apply(step);
                 }
             }
             Event::Sweep { age, steps } => {
@@ -215,7 +218,7 @@ impl Server {
             self.apply(&step);
         }
         for node in 0..2 {
-            for step in self.headroom(node, self) {
+            for step in self.warm_pods(node, self) {
                 self.apply(&step);
             }
         }
@@ -223,7 +226,7 @@ impl Server {
     }
 
     /// As without warm pods: one look with today's knowledge gives every workload a pod that is not ending.
-    fn check_nobody_waits(&self) {
+    fn check_no_workload_waits(&self) {
         for (uid, _) in self.workloads.iter().filter(|(_, workload)| workload.waits) {
             let entries = self.attachments.values().flat_map(|attachment| &attachment.spec.mountpoint_pods);
             let mut own = entries.filter(|(_, all)| all.iter().any(|entry| entry.workload_pod_uid == *uid));
@@ -251,10 +254,8 @@ impl Server {
         }
         for attachment in self.attachments.values() {
             for (pod, workloads) in &attachment.spec.mountpoint_pods {
-                assert!(
-                    self.pods.get(pod).is_some_and(|pod| !pod.is_ending()),
-                    "{pod} does not serve: {self:#?}"
-                );
+                let is_whole = |pod: &MountpointPod| !pod.is_ending() && pod.authentication.is_some();
+                assert!(self.pods.get(pod).is_some_and(is_whole), "{pod} does not serve: {self:#?}");
                 for workload in workloads {
                     let alive =
                         self.workloads.get(&workload.workload_pod_uid).is_some_and(|workload| workload.alive);
@@ -286,7 +287,7 @@ fn run(events: &[Event]) {
         history.push(server.clone());
     }
     server.pass();
-    server.check_nobody_waits();
+    server.check_no_workload_waits();
     server.settle();
     server.check_settled();
 }
@@ -294,11 +295,12 @@ fn run(events: &[Event]) {
 /// Found by the property below: of two controllers one had not seen the edit, and their attachments had different names.
 #[test]
 fn two_controllers_attach_a_workload_of_an_edited_volume_once() {
-    let reconcile = |age| Event::Reconcile { group: 1, age, steps: 1 };
+    // Keys are in order of node and volume.
+    let reconcile = |age| Event::Reconcile { group: 2, age, steps: 1 };
     run(&[
-        Event::Arrive { node: 1 },
-        Event::EditVolume,
-        Event::Arrive { node: 0 },
+        Event::Arrive { node: 1, volume: 0 },
+        Event::EditVolumes,
+        Event::Arrive { node: 0, volume: 0 },
         reconcile(2),
         reconcile(1),
     ]);
@@ -318,7 +320,8 @@ fn workloads_that_run_get_their_attachment_back_and_keep_their_pod() {
         let entries = entries.flat_map(|(pod, all)| all.iter().map(move |it| (pod, &it.workload_pod_uid)));
         entries.map(|(pod, uid)| (pod.clone(), uid.clone())).collect()
     };
-    let (arrive, reconcile) = (Event::Arrive { node: 0 }, Event::Reconcile { group: 0, age: 0, steps: 5 });
+    let arrive = Event::Arrive { node: 0, volume: 0 };
+    let reconcile = Event::Reconcile { group: 0, age: 0, steps: 5 };
     let start = |workload| Event::Start { workload };
     happen(&mut server, &[arrive.clone(), arrive, reconcile.clone(), Event::PodRuns { pod: 0 }]);
     happen(&mut server, &[start(0), start(1)]);

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use crate::observed::{Phase, Workload};
 use crate::reserved_room::{HeadroomPod, ReservedRoom, Seeker};
-use crate::step::Step;
+use crate::step::{Step, WorkloadRef};
 
 /// What can happen.
 #[derive(Clone, Debug)]
@@ -191,13 +191,20 @@ impl Server {
     /// As the API server would take it; `false` for a conflict.
     fn apply(&mut self, step: &Step) -> bool {
         match step {
-            Step::LabelWorkload { uid, .. } => self.change(uid, |seeker| seeker.is_labelled = true),
-            Step::UnlabelWorkload { uid, .. } => self.change(uid, |seeker| seeker.is_labelled = false),
-            Step::RemoveGate { uid, .. } => {
+            Step::LabelWorkload(workload) => self.change(&workload.uid, |seeker| seeker.is_labelled = true),
+            Step::UnlabelWorkload(workload) => {
+                self.change(&workload.uid, |seeker| seeker.is_labelled = false)
+            }
+            Step::RemoveGate(WorkloadRef { uid, .. }) => {
                 assert!(self.workloads.get(uid).is_none_or(|(_, _, bound)| *bound), "{uid} awaits claims");
                 self.change(uid, |seeker| seeker.is_gated = false);
             }
-            Step::CreateHeadroomPod { name, workload_uid, volume_name, .. } => {
+            Step::CreateHeadroomPod {
+                name,
+                workload: WorkloadRef { uid: workload_uid, .. },
+                volume_name,
+                ..
+            } => {
                 if let Some(found) = self.pods.get(name) {
                     return !found.terminating;
                 }

@@ -33,7 +33,7 @@ impl World {
         self.attachments.insert(name.clone(), attachment);
         self.regroup(&name);
         let mut keys = self.groups_of(&BTreeSet::from([name]));
-        keys.extend(self.headroom_of(&node).filter(|_| before.is_none()));
+        keys.extend(self.warm_key(&node).filter(|_| before.is_none()));
         keys.extend(self.room.keys_of(uids.iter().map(String::as_str)));
         keys.extend(uids.iter().flat_map(|uid| self.recompute_demand(uid)).collect::<Vec<_>>());
         keys.extend(before.iter().flat_map(|before| self.released_by(before)).collect::<Vec<_>>());

@@ -3,12 +3,12 @@
 use contract::sharing::{Identity, SharingKey};
 use contract::volume::{AuthenticationSource, attribute};
 
-use super::state::{Claim, Demand, World, remove_from};
+use super::state::{Demand, ObjectName, World, remove_from};
 use crate::key::Key;
 use crate::observed::{S3Volume, Workload};
 
 impl World {
-    pub(super) fn recompute_demand_of_claim(&mut self, claim: &Claim) -> Vec<Key> {
+    pub(super) fn recompute_demand_of_claim(&mut self, claim: &ObjectName) -> Vec<Key> {
         let workloads = self.workloads_by_claim.get(claim).cloned().unwrap_or_default();
         workloads.iter().flat_map(|uid| self.recompute_demand(uid)).collect()
     }
@@ -80,5 +80,5 @@ impl World {
 /// Of a volume that may be invalid otherwise, which the reconciler reports.
 pub(super) fn source_of(volume: &S3Volume) -> AuthenticationSource {
     let text = volume.attributes.get(attribute::AUTHENTICATION_SOURCE).map_or("", String::as_str);
-    AuthenticationSource::asked(text, volume.secret).unwrap_or_default()
+    AuthenticationSource::of_volume(text, volume.secret).unwrap_or_default()
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_runs_on_a_pod_that_nothing_names_comes_back_to_it() {
+    fn a_workload_on_a_pod_that_nothing_names_comes_back_to_it() {
         let (mut world, group) = world(true);
         assert!(world.detached(&group).is_empty(), "it is attached");
         let keys = world.remove_attachment("a");

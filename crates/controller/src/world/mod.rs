@@ -4,7 +4,6 @@
 mod attachments;
 mod demand;
 mod detached;
-mod headroom;
 mod nodes_and_pods;
 mod reserved_room;
 mod sought_room;
@@ -12,6 +11,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod view;
+mod warm;
 mod warm_pods;
 mod workloads;
 

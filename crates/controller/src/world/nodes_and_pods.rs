@@ -16,7 +16,7 @@ impl World {
         self.lost.remove(&name);
         let was_warm_on = self.forget_pod(&name).and_then(|before| self.unindex_warm(&before));
         // One that is claimed leaves a place to fill.
-        let claimed = was_warm_on.filter(|_| pod.warm.is_none()).map(Key::Headroom);
+        let claimed = was_warm_on.filter(|_| pod.warm.is_none()).map(Key::WarmPods);
         let unplaced = self.index_warm(&pod);
         if let Some(attachment) = &pod.attachment {
             self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
@@ -80,7 +80,7 @@ impl World {
         let attachments: BTreeSet<String> = attachments.map(|attachment| attachment.name.clone()).collect();
         let pods = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && self.is_unnamed(pod));
         let pods = pods.map(|pod| Key::Pod(pod.name.clone()));
-        self.groups_of(&attachments).into_iter().chain(pods).chain(self.headroom_of(node)).collect()
+        self.groups_of(&attachments).into_iter().chain(pods).chain(self.warm_key(node)).collect()
     }
 
     pub fn set_role(&mut self, uid: &str, role: String) -> Vec<Key> {
@@ -99,17 +99,21 @@ impl World {
         let unnamed = || self.pods.values().filter(|pod| self.is_unnamed(pod));
         let pods = unnamed().map(|pod| Key::Pod(pod.name.clone()));
         // They may serve workloads whose attachment was deleted by hand.
-        let bereft = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
+        let groups_without_attachment = unnamed().filter_map(|pod| pod.attachment.clone()).map(Key::Group);
         let asking = self.demand.iter().filter(|(_, demand)| demand.contains(&Demand::Role));
         let roles = asking.map(|(uid, _)| Key::Role(uid.clone()));
-        let all =
-            groups.chain(bereft).chain(pods).chain(roles).chain(self.headroom_keys()).chain(self.room.keys());
+        let all = groups
+            .chain(groups_without_attachment)
+            .chain(pods)
+            .chain(roles)
+            .chain(self.warm_keys())
+            .chain(self.room.keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Reserves the node for one mount that moves to this version, and returns it. `None` while another Mountpoint Pod of this
-    /// version starts there: mounts move one after the other, and if the version cannot start, the others stay.
-    pub fn begin_upgrade(&mut self, node: &str, driver_version: &str) -> Option<String> {
+    /// Reserves the node for one mount that moves to this version, unless another Mountpoint Pod of this version starts there:
+    /// mounts move one after the other, and if the version cannot start, the others stay.
+    pub fn begin_upgrade(&mut self, node: &str, driver_version: &str) -> bool {
         let is_here = |attachment: &String| {
             self.attachments.get(attachment).is_some_and(|attachment| attachment.spec.node_name == node)
         };
@@ -118,11 +122,7 @@ impl World {
                 && pod.driver_version == driver_version
                 && pod.attachment.iter().any(is_here)
         };
-        let is_free = !self.upgrading.contains(node) && !self.pods.values().any(starts);
-        is_free.then(|| {
-            self.upgrading.insert(node.to_owned());
-            node.to_owned()
-        })
+        !self.pods.values().any(starts) && self.upgrading.insert(node.to_owned())
     }
 
     pub fn is_named(&self, pod: &str) -> bool {
@@ -138,7 +138,7 @@ impl World {
         match self.attachments_by_pod.get(name) {
             Some(attachments) => self.groups_of(attachments),
             None => match self.pods.get(name).and_then(|pod| pod.warm.as_ref()) {
-                Some(warm) => vec![Key::Headroom(warm.node.clone())],
+                Some(warm) => vec![Key::WarmPods(warm.node.clone())],
                 None => vec![Key::Pod(name.to_owned())],
             },
         }

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use contract::volume::Volume;
 use contract::volume_plan::VolumePlan;
 
-use super::state::{Claim, World, remove_from};
+use super::state::{ObjectName, World, remove_from};
 use crate::key::Key;
 use crate::observed::S3Volume;
-use crate::reserved_room::{HeadroomPod, ReservedRoom, Seeker};
+use crate::reserved_room::{HeadroomPod, Mark, ReservedRoom, Seeker};
 
-fn claims_of(seeker: &Seeker) -> impl Iterator<Item = Claim> + '_ {
+fn claims_of(seeker: &Seeker) -> impl Iterator<Item = ObjectName> + '_ {
     let namespace = &seeker.workload.namespace;
     seeker.workload.claims.iter().map(|claim| (namespace.clone(), claim.clone()))
 }
@@ -22,52 +22,35 @@ impl World {
         Some(Key::ReservedRoom(pod.workload_uid))
     }
 
-    pub fn set_gated(&mut self, seeker: Seeker) -> Vec<Key> {
+    /// As the watch for this mark has shown it.
+    pub fn set_marked(&mut self, mark: Mark, seeker: Seeker) -> Vec<Key> {
         let uid = seeker.workload.uid.clone();
-        if self.room.is_old(&seeker) || self.room.gated.get(&uid) == Some(&seeker) {
+        if !seeker.has(mark) {
+            return self.remove_marked(mark, &uid);
+        }
+        if self.room.is_old(&seeker) || self.room.marked(mark).get(&uid) == Some(&seeker) {
             return Vec::new();
         }
-        self.remove_gated(&uid);
-        for claim in claims_of(&seeker) {
+        self.remove_marked(mark, &uid);
+        for claim in claims_of(&seeker).filter(|_| mark == Mark::Gate) {
             self.room.gated_by_claim.entry(claim).or_default().insert(uid.clone());
         }
-        self.room.gated.insert(uid.clone(), seeker);
+        self.room.marked_mut(mark).insert(uid.clone(), seeker);
         vec![Key::ReservedRoom(uid)]
     }
 
-    pub fn remove_gated(&mut self, uid: &str) -> Vec<Key> {
-        let Some(seeker) = self.room.gated.remove(uid) else { return Vec::new() };
-        for claim in claims_of(&seeker) {
+    pub fn remove_marked(&mut self, mark: Mark, uid: &str) -> Vec<Key> {
+        let Some(seeker) = self.room.marked_mut(mark).remove(uid) else { return Vec::new() };
+        for claim in claims_of(&seeker).filter(|_| mark == Mark::Gate) {
             remove_from(&mut self.room.gated_by_claim, &claim, uid);
         }
         vec![Key::ReservedRoom(uid.to_owned())]
     }
 
-    pub fn set_labelled(&mut self, seeker: Seeker) -> Vec<Key> {
-        let uid = seeker.workload.uid.clone();
-        if self.room.is_old(&seeker) || self.room.labelled.get(&uid) == Some(&seeker) {
-            return Vec::new();
-        }
-        self.room.labelled.insert(uid.clone(), seeker);
-        vec![Key::ReservedRoom(uid)]
-    }
-
-    pub fn remove_labelled(&mut self, uid: &str) -> Vec<Key> {
-        self.room.labelled.remove(uid).map(|_| Key::ReservedRoom(uid.to_owned())).into_iter().collect()
-    }
-
     /// As our own write has left it.
-    pub fn set_seeker(&mut self, seeker: Seeker) -> Vec<Key> {
-        let uid = seeker.workload.uid.clone();
-        if seeker.is_gated {
-            self.set_gated(seeker.clone());
-        } else {
-            self.remove_gated(&uid);
-        }
-        if seeker.is_labelled {
-            self.set_labelled(seeker);
-        } else {
-            self.remove_labelled(&uid);
+    pub fn set_seeker(&mut self, seeker: &Seeker) -> Vec<Key> {
+        for mark in [Mark::Gate, Mark::Label] {
+            self.set_marked(mark, seeker.clone());
         }
         Vec::new()
     }
@@ -93,7 +76,7 @@ impl World {
 
     /// What is known about a workload's room, and the claims that no volume of ours is bound to, as far as we know. `awaits_claims`
     /// is for live reads to tell.
-    pub fn reserved_room(&self, uid: &str) -> (ReservedRoom, Vec<Claim>) {
+    pub fn reserved_room(&self, uid: &str) -> (ReservedRoom, Vec<ObjectName>) {
         let seeker = self.room.seeker(uid).cloned();
         let pods = self.room.pods_by_workload.get(uid).into_iter().flatten();
         let mut room = ReservedRoom {
@@ -170,7 +153,7 @@ mod tests {
     #[test]
     fn a_bound_volume_wakes_the_workload_that_waits_for_it() {
         let mut world = world();
-        assert_eq!(world.set_gated(gated(1)), key());
+        assert_eq!(world.set_marked(Mark::Gate, gated(1)), key());
         let (room, unknown) = world.reserved_room("w");
         assert_eq!((room.volumes.len(), unknown), (0, vec![("ns".to_owned(), "c".to_owned())]));
         let mut volume = volume("", "driver");
@@ -178,14 +161,14 @@ mod tests {
         assert_eq!(world.set_volume(volume), key());
         let (room, unknown) = world.reserved_room("w");
         assert_eq!((room.volumes.len(), unknown.len()), (1, 0));
-        world.remove_gated("w");
+        world.remove_marked(Mark::Gate, "w");
         assert!(world.room.gated_by_claim.is_empty() && world.all_keys().is_empty());
     }
 
     #[test]
     fn an_invalid_volume_is_left_out_and_not_waited_for() {
         let mut world = world();
-        world.set_gated(gated(1));
+        world.set_marked(Mark::Gate, gated(1));
         world.set_volume(volume("", "driver"));
         let (room, unknown) = world.reserved_room("w");
         assert_eq!((room.volumes.len(), unknown.len()), (0, 0));
@@ -195,12 +178,12 @@ mod tests {
     fn the_watch_that_is_ahead_counts() {
         let mut world = world();
         let labelled = Seeker { is_labelled: true, ..gated(2) };
-        world.set_gated(gated(1));
-        world.set_seeker(labelled);
-        assert_eq!(world.set_gated(gated(1)), [], "old news");
+        world.set_marked(Mark::Gate, gated(1));
+        world.set_seeker(&labelled);
+        assert_eq!(world.set_marked(Mark::Gate, gated(1)), [], "old news");
         assert!(world.reserved_room("w").0.seeker.unwrap().is_labelled);
-        world.set_seeker(Seeker { is_gated: false, is_labelled: true, ..gated(3) });
-        assert!(world.room.gated.is_empty() && world.room.labelled.contains_key("w"));
+        world.set_seeker(&Seeker { is_gated: false, is_labelled: true, ..gated(3) });
+        assert!(world.room.marked(Mark::Gate).is_empty() && world.room.marked(Mark::Label).contains_key("w"));
     }
 
     #[test]

@@ -3,17 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::key::Key;
-use crate::reserved_room::{HeadroomPod, Seeker};
+use crate::reserved_room::{HeadroomPod, Mark, Seeker};
 
 /// What the watches have shown of them. Without reserved room, there are only headroom pods from before it was turned off.
 #[derive(Debug, Default)]
 pub struct SoughtRoom {
     /// Whether the installation reserves room.
     pub is_on: bool,
-    /// Workloads that wait for their gate to be removed, by UID.
-    pub gated: HashMap<String, Seeker>,
-    /// Those with the label, by UID; most of the gated ones soon are.
-    pub labelled: HashMap<String, Seeker>,
+    /// Workloads that wait for their gate to be removed, and those with the label, by UID; most of the gated ones soon have it.
+    marked: [HashMap<String, Seeker>; 2],
     pub(super) pods: BTreeMap<String, HeadroomPod>,
     pub(super) pods_by_workload: HashMap<String, BTreeSet<String>>,
     /// By namespace and name of the claims that they wait for.
@@ -21,13 +19,21 @@ pub struct SoughtRoom {
 }
 
 impl SoughtRoom {
+    pub fn marked(&self, mark: Mark) -> &HashMap<String, Seeker> {
+        &self.marked[mark as usize]
+    }
+
+    pub(super) fn marked_mut(&mut self, mark: Mark) -> &mut HashMap<String, Seeker> {
+        &mut self.marked[mark as usize]
+    }
+
     pub fn pod_names(&self) -> impl Iterator<Item = &String> {
         self.pods.keys()
     }
 
     /// Everything there is to look at.
     pub(super) fn keys(&self) -> impl Iterator<Item = Key> + '_ {
-        let uids = self.gated.keys().chain(self.labelled.keys()).chain(self.pods_by_workload.keys());
+        let uids = self.marked.iter().flat_map(HashMap::keys).chain(self.pods_by_workload.keys());
         uids.cloned().map(Key::ReservedRoom)
     }
 
@@ -51,7 +57,7 @@ impl SoughtRoom {
 
     /// As the last of the two watches has shown it.
     pub(super) fn seeker(&self, uid: &str) -> Option<&Seeker> {
-        let both = self.gated.get(uid).into_iter().chain(self.labelled.get(uid));
+        let both = self.marked.iter().filter_map(|marked| marked.get(uid));
         both.max_by_key(|seeker| seeker.resource_version)
     }
 

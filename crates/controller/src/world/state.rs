@@ -7,11 +7,13 @@ use contract::sharing::SharingKey;
 
 use super::sought_room::SoughtRoom;
 use super::warm_pods::WarmPods;
+use crate::api::ANSWER_WITHIN;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
 /// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
-/// that another controller has begun may last (10 s).
+/// that another controller has begun may last.
 const STALE_FOR: Duration = Duration::from_secs(45);
+const _: () = assert!(30 + ANSWER_WITHIN.as_secs() < STALE_FOR.as_secs());
 
 /// What a workload waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,8 +22,8 @@ pub(super) enum Demand {
     Role,
 }
 
-/// (namespace, name)
-pub(super) type Claim = (String, String);
+/// Namespace and name.
+pub(super) type ObjectName = (String, String);
 
 #[derive(Debug, Default)]
 pub struct World {
@@ -46,10 +48,10 @@ pub struct World {
     pub(super) lost: BTreeSet<String>,
     /// Namespace and name of workloads that have left, as long as an attachment lists them: the live read that confirms
     /// that they are gone needs them.
-    pub(super) departed: HashMap<String, Claim>,
+    pub(super) departed: HashMap<String, ObjectName>,
 
-    pub(super) workloads_by_claim: HashMap<Claim, BTreeSet<String>>,
-    pub(super) volume_by_claim: HashMap<Claim, String>,
+    pub(super) workloads_by_claim: HashMap<ObjectName, BTreeSet<String>>,
+    pub(super) volume_by_claim: HashMap<ObjectName, String>,
     pub(super) volumes_by_handle: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_workload: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_pod: HashMap<String, BTreeSet<String>>,

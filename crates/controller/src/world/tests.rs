@@ -141,7 +141,7 @@ fn a_volume_that_names_a_secret_is_mounted_with_its_keys_whether_it_says_so_or_n
 }
 
 #[test]
-fn whoever_leaves_is_suspected_and_can_be_looked_up() {
+fn a_workload_that_leaves_is_suspected_and_can_be_looked_up() {
     let mut world = World::default();
     world.set_volume(volume("", "driver"));
     world.set_workload(workload("w"));

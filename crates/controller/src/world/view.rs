@@ -6,7 +6,7 @@ use contract::names::mountpoint_pod;
 use contract::sharing::SharingKey;
 
 use super::detached::Detached;
-use super::state::{Claim, Demand, World};
+use super::state::{Demand, ObjectName, World};
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
 /// All that is known about one sharing key.
@@ -20,7 +20,7 @@ pub struct View {
     /// Whose attachment was deleted by hand; some may be waiting, too.
     pub detached: Vec<Detached>,
     /// Listed UIDs that no watch knows to be alive, with their last known place.
-    pub suspects: BTreeMap<String, Option<Claim>>,
+    pub suspects: BTreeMap<String, Option<ObjectName>>,
     pub pods: BTreeMap<String, MountpointPod>,
     pub volume: Option<S3Volume>,
     /// Another volume of the same handle, if there is one.
@@ -86,7 +86,7 @@ impl World {
         })
     }
 
-    fn place_of(&self, uid: &str) -> Option<Claim> {
+    fn place_of(&self, uid: &str) -> Option<ObjectName> {
         let known =
             self.workloads.get(uid).map(|workload| (workload.namespace.clone(), workload.name.clone()));
         known.or_else(|| self.departed.get(uid).cloned())

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::headroom::PerNode;
+use crate::warm::PerNode;
 
 /// A claimed pod is replaced within seconds. If the next volume comes earlier, one pod is not enough.
 const BURST: SignedDuration = SignedDuration::from_mins(1);
@@ -18,8 +18,8 @@ pub struct WarmPods {
     /// Of the pods that this controller makes.
     pub shape: String,
     pub(super) by_node: HashMap<String, BTreeSet<String>>,
-    /// Nodes where the driver runs and pods may be added.
-    pub(super) open: HashSet<String>,
+    /// UIDs of nodes where the driver runs and pods may be added.
+    pub(super) open: HashMap<String, String>,
     /// When a node was last seen with an attachment.
     pub(super) used: HashMap<String, Time>,
     /// When a burst of volumes last needed more than there were, and when one was last claimed.
@@ -47,7 +47,7 @@ impl WarmPods {
             in_cluster,
             shape,
             by_node: HashMap::new(),
-            open: HashSet::new(),
+            open: HashMap::new(),
             used: HashMap::new(),
             missed: HashMap::new(),
             claimed: HashMap::new(),

@@ -15,7 +15,7 @@ use crate::provision::s3::endpoint::Endpoint;
 /// anything: a Secret that they name there would be used for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketAccount {
-    /// Nothing for the driver's own keys.
+    /// `None` for the driver's own keys.
     pub secret: Option<SecretRef>,
     pub region: Option<String>,
 }

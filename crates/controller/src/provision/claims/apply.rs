@@ -1,5 +1,7 @@
 //! Applies the steps of a plan in order. Each may be the last one before a crash.
 
+use contract::trace;
+
 use super::claim::Claim;
 use super::claim_context::ClaimContext;
 use super::plan::{Next, Plan, Recovery, Step, recover};
@@ -51,6 +53,7 @@ impl Execute for ClaimSteps<'_> {
     async fn execute(&mut self, step: &Step) -> Result<Applied, ProvisionError> {
         let Self { context: ClaimContext { context, cache, accounts, identity }, claim } = self;
         let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
+        let trace_id = trace::id(&claim.uid);
         match step {
             Step::Publish(reason, note) => context.events.publish(claim.reference(), *reason, note.clone()),
             Step::AddFinalizer { id, owner } => {
@@ -66,11 +69,25 @@ impl Execute for ClaimSteps<'_> {
                     return Ok(Applied::OtherVolume);
                 }
                 let volume = claim.volume_name();
-                tracing::info!(namespace, claim = name, volume, volume_id = handle, "claim provisioned");
+                tracing::info!(
+                    namespace,
+                    claim = name,
+                    volume,
+                    volume_id = handle,
+                    trace_id,
+                    "claim provisioned"
+                );
             }
             Step::DeleteBucket { id, account, endpoint, .. } => {
                 let outcome = context.buckets.delete(id, DeletionPolicy::Retain, account).await?;
-                tracing::info!(namespace, claim = name, volume_id = %id, ?outcome, "cleaned up bucket of claim");
+                tracing::info!(
+                    namespace,
+                    claim = name,
+                    volume_id = %id,
+                    ?outcome,
+                    trace_id,
+                    "cleaned up bucket of claim"
+                );
                 if let DeleteOutcome::Kept(kept) = outcome {
                     let note = kept.note(&describe(id), endpoint);
                     context.events.publish(claim.reference(), kept.event_reason(), note);

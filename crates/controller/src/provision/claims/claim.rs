@@ -23,7 +23,8 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// On a claim from before its bucket is created until its `PersistentVolume` exists. A claim that is deleted in between
 /// waits until the bucket is deleted, too: without the finalizer a crash would leave a bucket that no object names.
 pub const FINALIZER: &str = "s3.csi.scality.com/provisioning";
-/// Which bucket was started, for the cleanup.
+/// The annotation that says which bucket was started, for the cleanup. It comes and goes with the finalizer, so one name serves
+/// for both.
 pub const STARTED: &str = "s3.csi.scality.com/provisioning";
 
 /// A claim usually has one or two. Its author may write tens of thousands, and all claims are cached.
@@ -84,7 +85,7 @@ pub struct StartedBucket {
 }
 
 impl Claim {
-    /// Nothing for a claim of another provisioner.
+    /// `None` for a claim of another provisioner.
     pub fn of(claim: &SlimClaim) -> Option<Self> {
         let annotations = claim.annotations();
         let named = PROVISIONER.iter().find_map(|key| annotations.get(*key));

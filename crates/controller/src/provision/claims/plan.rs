@@ -16,7 +16,7 @@ pub struct Observed {
     pub claim: Claim,
     /// Handle of the claim's `PersistentVolume`. Only read for a claim with our finalizer; for others its creation finds it.
     pub volume: Option<String>,
-    /// Nothing, if the claim is not to be provisioned now.
+    /// `None` if the claim is not to be provisioned now.
     pub wanted: Result<Option<Wanted>, ProvisionError>,
     /// The bucket that the claim's annotation names.
     pub started: Option<Started>,
@@ -80,7 +80,7 @@ pub enum Next {
     Done,
     /// The volume exists. Until the PV controller has bound it, the claim looks as if it needed one.
     AwaitBinding,
-    /// The claim can be provisioned anew now.
+    /// The claim can be provisioned again now.
     Replan,
 }
 

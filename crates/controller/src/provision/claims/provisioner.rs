@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contract::trace;
 use parking_lot::Mutex;
 use service::backoff::Backoff;
 
@@ -35,6 +36,16 @@ enum Task {
     CleanUp(String),
     /// A volume by name.
     Reclaim(String),
+}
+
+impl Task {
+    /// The claim's trace id; the name of a provisioned volume has its UID.
+    fn trace_id(&self) -> Option<String> {
+        match self {
+            Self::Provision(uid) | Self::CleanUp(uid) => Some(trace::id(uid)),
+            Self::Reclaim(volume) => volume.strip_prefix("pvc-").map(trace::id),
+        }
+    }
 }
 
 pub struct Provisioner {
@@ -108,10 +119,10 @@ impl Provisioner {
 
     fn fail(&self, task: &Task, error: &ProvisionError, publish: impl FnOnce(String)) -> Outcome {
         if error.is_conflict() {
-            tracing::debug!(?task, %error, "conflict, retrying");
+            tracing::debug!(?task, trace_id = task.trace_id(), %error, "conflict, retrying");
             return Outcome::Conflict;
         }
-        tracing::warn!(?task, %error, "provisioning failed");
+        tracing::warn!(?task, trace_id = task.trace_id(), %error, "provisioning failed");
         publish(error.to_string());
         Outcome::Failed(Some(self.backoff.lock().record_failure(task, Instant::now())))
     }

@@ -13,7 +13,9 @@ use thiserror::Error;
 use super::prefix::{PrefixError, PrefixTemplate};
 use super::template::{Field, Subject, Template, TemplateError};
 use crate::provision::s3::endpoint::Endpoint;
-use crate::provision::volume_id::{DeletionPolicy, LONGEST_NAME_PREFIX, is_bucket, is_name_prefix};
+use crate::provision::volume_id::{
+    BUCKET_NAMES, DeletionPolicy, LONGEST_NAME_PREFIX, is_bucket, is_name_prefix,
+};
 
 pub const BUCKET_NAME: &str = "bucketName";
 pub const BUCKET_NAME_PREFIX: &str = "bucketNamePrefix";
@@ -41,11 +43,24 @@ const ATTRIBUTES: &[&str] = &[
     attribute::NO_PROXY,
 ];
 
-const SECRETS: [Field; 4] = [
-    Field::ProvisionerSecretName,
-    Field::ProvisionerSecretNamespace,
-    Field::NodePublishSecretName,
-    Field::NodePublishSecretNamespace,
+/// Name and namespace of each Secret: for creating buckets, for mounting them, and for either where that one is not named.
+pub const SECRETS: [(Field, Field); 3] = [
+    (Field::ProvisionerSecretName, Field::ProvisionerSecretNamespace),
+    (Field::NodePublishSecretName, Field::NodePublishSecretNamespace),
+    (Field::DefaultSecretName, Field::DefaultSecretNamespace),
+];
+
+/// What csi-provisioner knows besides, for operations that this driver does not have.
+pub const WITHOUT_EFFECT: &[&str] = &[
+    "csi.storage.k8s.io/fstype",
+    "csi.storage.k8s.io/controller-publish-secret-name",
+    "csi.storage.k8s.io/controller-publish-secret-namespace",
+    "csi.storage.k8s.io/node-stage-secret-name",
+    "csi.storage.k8s.io/node-stage-secret-namespace",
+    "csi.storage.k8s.io/controller-expand-secret-name",
+    "csi.storage.k8s.io/controller-expand-secret-namespace",
+    "csi.storage.k8s.io/node-expand-secret-name",
+    "csi.storage.k8s.io/node-expand-secret-namespace",
 ];
 
 /// What csi-provisioner adds with `--extra-create-metadata`.
@@ -78,9 +93,7 @@ pub enum ClassError {
     Prefix(#[from] PrefixError),
     #[error("invalid parameter `{0}`: it resolves to \"{1}\", which is not a valid {2} name")]
     Name(&'static str, String, &'static str),
-    #[error(
-        "invalid `bucketName` \"{0}\": bucket names have 3 to 63 lower-case letters, digits, dots or dashes"
-    )]
+    #[error("invalid `bucketName` \"{0}\": {BUCKET_NAMES}")]
     Bucket(String),
     #[error(
         "invalid `bucketNamePrefix` \"{0}\": use up to {LONGEST_NAME_PREFIX} lower-case letters, digits and dashes"
@@ -107,9 +120,10 @@ pub enum ClassError {
     Attribute(#[from] VolumeError),
 }
 
-/// The parameters that authors of classes may use.
+/// The parameters that have an effect.
 pub fn known() -> Vec<&'static str> {
-    OWN.iter().chain(ATTRIBUTES).copied().chain(SECRETS.map(Field::key)).collect()
+    let secrets = SECRETS.iter().flat_map(|(name, namespace)| [name.key(), namespace.key()]);
+    OWN.iter().chain(ATTRIBUTES).copied().chain(secrets).collect()
 }
 
 /// A Secret whose name and namespace may depend on the claim.
@@ -195,9 +209,9 @@ impl ClassParameters {
         mount_options: &[String],
         endpoint: &str,
     ) -> Result<Self, ClassError> {
-        let secret_keys = SECRETS.map(Field::key);
+        let known = known();
         let is_known =
-            |key: &str| [OWN, ATTRIBUTES, &secret_keys, &METADATA].iter().any(|keys| keys.contains(&key));
+            |key: &str| [&known[..], WITHOUT_EFFECT, &METADATA].iter().any(|keys| keys.contains(&key));
         if let Some(key) = parameters.keys().find(|key| !is_known(key)) {
             return Err(ClassError::Unknown(key.clone()));
         }
@@ -219,7 +233,7 @@ impl ClassParameters {
         if region.is_some() && arguments.values(MountOption::Region).any(|value| value != region.as_deref()) {
             return Err(ClassError::MountOption(REGION));
         }
-        let secret = |name: Field, namespace: Field, words: [&'static str; 2]| match (
+        let secret = |(name, namespace): (Field, Field), words: [&'static str; 2]| match (
             get(name.key())?,
             get(namespace.key())?,
         ) {
@@ -239,16 +253,15 @@ impl ClassParameters {
             .collect();
         let source = get(attribute::AUTHENTICATION_SOURCE)?.and_then(AuthenticationSource::parse);
         VolumePlan::of_class(&attributes, mount_options)?;
-        let provisioner_secret = secret(
-            Field::ProvisionerSecretName,
-            Field::ProvisionerSecretNamespace,
-            ["provisioner secret name", "provisioner secret namespace"],
-        )?;
-        let node_publish_secret = secret(
-            Field::NodePublishSecretName,
-            Field::NodePublishSecretNamespace,
-            ["node-publish secret name", "node-publish secret namespace"],
-        )?;
+        let [provisioner, node_publish, default] = SECRETS;
+        let default = secret(default, ["secret name", "secret namespace"])?;
+        let provisioner_secret =
+            secret(provisioner, ["provisioner secret name", "provisioner secret namespace"])?
+                .or_else(|| default.clone());
+        // A class that names another source of keys does not mount with its default Secret.
+        let default = default.filter(|_| matches!(source, None | Some(AuthenticationSource::Secret)));
+        let node_publish_secret =
+            secret(node_publish, ["node-publish secret name", "node-publish secret namespace"])?.or(default);
         match source {
             _ if node_publish_secret.is_some() => {}
             Some(AuthenticationSource::Secret) => return Err(ClassError::SecretUnnamed),
@@ -274,9 +287,7 @@ fn parse_placement<'a>(
     let name_prefix = get(BUCKET_NAME_PREFIX)?.map(|prefix| prefix.trim_end_matches('-').to_owned());
     let deletion = match get(DELETION_POLICY)? {
         None => DeletionPolicy::default(),
-        Some(text) => {
-            DeletionPolicy::parse(text).ok_or_else(|| ClassError::DeletionPolicy(text.to_owned()))?
-        }
+        Some(text) => text.parse().map_err(|_| ClassError::DeletionPolicy(text.to_owned()))?,
     };
     let Some(bucket) = get(BUCKET_NAME)? else {
         if get(PREFIX)?.is_some() {

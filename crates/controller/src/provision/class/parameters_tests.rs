@@ -33,7 +33,8 @@ fn no_key_is_ignored() {
         assert!(error.contains(key), "{key} is not in: {error}");
     }
     assert!(plan(&[("csi.storage.k8s.io/pvc/name", "data")], &[]).is_ok());
-    assert!(refused(&[("csi.storage.k8s.io/fstype", "ext4")], &[]).starts_with("unknown parameter"));
+    assert_eq!(plan(&WITHOUT_EFFECT.iter().map(|key| (*key, "x")).collect::<Vec<_>>(), &[]), plan(&[], &[]));
+    assert!(refused(&[("csi.storage.k8s.io/fsType", "ext4")], &[]).starts_with("unknown parameter"));
     for key in OWN {
         assert!(refused(&[(key, " ")], &[]).contains("is empty"), "{key}");
     }
@@ -128,6 +129,27 @@ fn secrets_are_whole_and_have_names() {
     assert_eq!(secret.resolve(&subject), Err(ClassError::Name(namespace, "a.b".into(), "namespace")));
     subject.name = "Data";
     assert!(matches!(secret.resolve(&subject), Err(ClassError::Name(_, _, "Secret"))));
+}
+
+/// Of external-provisioner's: without effect, the driver's keys would take the place of the Secret.
+#[test]
+fn the_default_secret_stands_in_for_those_that_are_not_named() {
+    let default = [(Field::DefaultSecretName.key(), "all"), (Field::DefaultSecretNamespace.key(), "ns")];
+    let own = [(Field::NodePublishSecretName.key(), "use"), (Field::NodePublishSecretNamespace.key(), "ns")];
+    let subject =
+        Subject { volume_name: "pvc-1", namespace: "ns", name: "data", annotations: &BTreeMap::new() };
+    for (parameters, expected) in
+        [(default.to_vec(), ["all", "all"]), ([default, own].concat(), ["all", "use"])]
+    {
+        let class = plan(&parameters, &[]).unwrap();
+        let secrets = [class.provisioner_secret, class.node_publish_secret];
+        assert_eq!(secrets.map(|secret| secret.unwrap().resolve(&subject).unwrap().name), expected);
+    }
+    assert_eq!(refused(&default[..1], &[]), "secret name provided but namespace is missing");
+    let with = |source| plan(&[&default[..], &[(attribute::AUTHENTICATION_SOURCE, source)]].concat(), &[]);
+    assert!(with("secret").unwrap().node_publish_secret.is_some());
+    assert!(with("pod").unwrap().node_publish_secret.is_none(), "the workload's identity needs none");
+    assert_eq!(with("driver"), Err(ClassError::NoPublishSecret));
 }
 
 /// A Secret that creates buckets asks for one that mounts them, unless each workload has its own identity.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::storage::v1::StorageClass;
+use strum::IntoStaticStr;
 use thiserror::Error;
 
 /// The claim that a template is resolved for.
@@ -15,47 +16,56 @@ pub struct Subject<'a> {
 }
 
 /// Decides which variables are allowed: for Secrets, those of external-provisioner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 pub enum Field {
+    #[strum(serialize = "csi.storage.k8s.io/provisioner-secret-name")]
     ProvisionerSecretName,
+    #[strum(serialize = "csi.storage.k8s.io/provisioner-secret-namespace")]
     ProvisionerSecretNamespace,
+    #[strum(serialize = "csi.storage.k8s.io/node-publish-secret-name")]
     NodePublishSecretName,
+    #[strum(serialize = "csi.storage.k8s.io/node-publish-secret-namespace")]
     NodePublishSecretNamespace,
+    /// Of all operations that have no Secret of their own.
+    #[strum(serialize = "csi.storage.k8s.io/secret-name")]
+    DefaultSecretName,
+    #[strum(serialize = "csi.storage.k8s.io/secret-namespace")]
+    DefaultSecretNamespace,
+    #[strum(serialize = "prefix")]
     Prefix,
 }
 
 impl Field {
     /// The parameter's key.
     pub fn key(self) -> &'static str {
-        match self {
-            Self::ProvisionerSecretName => "csi.storage.k8s.io/provisioner-secret-name",
-            Self::ProvisionerSecretNamespace => "csi.storage.k8s.io/provisioner-secret-namespace",
-            Self::NodePublishSecretName => "csi.storage.k8s.io/node-publish-secret-name",
-            Self::NodePublishSecretNamespace => "csi.storage.k8s.io/node-publish-secret-namespace",
-            Self::Prefix => "prefix",
-        }
+        self.into()
+    }
+
+    fn is_namespace(self) -> bool {
+        matches!(
+            self,
+            Self::ProvisionerSecretNamespace
+                | Self::NodePublishSecretNamespace
+                | Self::DefaultSecretNamespace
+        )
     }
 
     fn allows(self, part: &Part) -> bool {
         match part {
             Part::Text(_) | Part::VolumeName | Part::ClaimNamespace => true,
             // The claim's author chooses its name, and must not choose another tenant's namespace with it.
-            Part::ClaimName => {
-                !matches!(self, Self::ProvisionerSecretNamespace | Self::NodePublishSecretNamespace)
-            }
+            Part::ClaimName => !self.is_namespace(),
             Part::ClaimAnnotation(_) => self == Self::NodePublishSecretName,
         }
     }
 
     fn variables(self) -> &'static str {
         match self {
-            Self::ProvisionerSecretNamespace | Self::NodePublishSecretNamespace => {
-                "${pv.name}, ${pvc.namespace}"
-            }
-            Self::ProvisionerSecretName | Self::Prefix => "${pv.name}, ${pvc.namespace}, ${pvc.name}",
             Self::NodePublishSecretName => {
                 "${pv.name}, ${pvc.namespace}, ${pvc.name}, ${pvc.annotations['KEY']}"
             }
+            _ if self.is_namespace() => "${pv.name}, ${pvc.namespace}",
+            _ => "${pv.name}, ${pvc.namespace}, ${pvc.name}",
         }
     }
 }
@@ -169,7 +179,9 @@ mod tests {
             (Field::ProvisionerSecretNamespace, "${pvc.name}"),
             (Field::NodePublishSecretNamespace, "${pvc.name}"),
             (Field::NodePublishSecretNamespace, "${pvc.annotations['team/key']}"),
+            (Field::DefaultSecretNamespace, "${pvc.name}"),
             (Field::ProvisionerSecretName, "${pvc.annotations['team/key']}"),
+            (Field::DefaultSecretName, "${pvc.annotations['team/key']}"),
             (Field::Prefix, "${pvc.annotations['team/key']}"),
             (Field::Prefix, "${pvc.uid}"),
             (Field::Prefix, "${}"),

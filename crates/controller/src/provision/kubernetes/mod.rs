@@ -2,12 +2,15 @@
 
 mod request;
 
+use std::fmt::Debug;
+
 use contract::names::DRIVER;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 pub use request::{ApiError, Request};
@@ -94,24 +97,16 @@ impl Kubernetes {
         Claim::of(&written).ok_or_else(|| conflict(request, "it is not for this driver any more"))
     }
 
-    /// With the annotation. Nothing, if the claim is gone or has no such finalizer.
+    /// Removes the annotation, too. `None` if the claim is gone or has no such finalizer.
     pub async fn remove_claim_finalizer(&self, claim: &Claim) -> Result<Option<Claim>, ApiError> {
-        let (claims, request) = (self.claims(&claim.namespace), Request::RemoveClaimFinalizer);
-        let mut metadata = json!({"finalizers": claim.finalizers, "annotations": claim.annotations});
-        for _ in 0..ATTEMPTS {
-            let patch = remove_finalizer(&metadata, claim::FINALIZER, Some(claim::STARTED), &claim.uid);
-            let Some(patch) = patch else { return Ok(None) };
-            match respond(request, claims.patch(&claim.name, &PatchParams::default(), &patch)).await {
-                Ok(written) => return Ok(Claim::of(&written)),
-                Err(ApiError::Conflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            match respond(Request::ReadClaim, claims.get_metadata_opt(&claim.name)).await? {
-                Some(found) if found.uid().as_ref() == Some(&claim.uid) => metadata = json!(found.metadata),
-                _ => return Ok(None),
-            }
-        }
-        Err(rejected(request))
+        let metadata = json!({
+            "name": claim.name, "uid": claim.uid,
+            "finalizers": claim.finalizers, "annotations": claim.annotations,
+        });
+        let requests = [Request::RemoveClaimFinalizer, Request::ReadClaim];
+        let marks = (claim::FINALIZER, Some(claim::STARTED));
+        let written = remove_finalizer(&self.claims(&claim.namespace), requests, metadata, marks).await?;
+        Ok(written.as_ref().and_then(Claim::of))
     }
 
     /// Returns the handle of the volume that exists then: one of the same claim may be left from an earlier attempt.
@@ -142,23 +137,9 @@ impl Kubernetes {
     }
 
     pub async fn remove_volume_finalizer(&self, volume: &SlimVolume) -> Result<(), ApiError> {
-        let (name, uid) = (volume.name_any(), volume.uid().unwrap_or_default());
-        let (request, params) = (Request::RemoveVolumeFinalizer, PatchParams::default());
-        let mut metadata = json!({"finalizers": volume.finalizers()});
-        for _ in 0..ATTEMPTS {
-            let patch = remove_finalizer(&metadata, released::FINALIZER, None, &uid);
-            let Some(patch) = patch else { return Ok(()) };
-            match respond(request, self.slim_volumes.patch(&name, &params, &patch)).await {
-                Ok(_) => return Ok(()),
-                Err(ApiError::Conflict { .. }) => {}
-                Err(error) => return Err(error),
-            }
-            match self.volume(&name).await? {
-                Some(found) if found.uid().as_ref() == Some(&uid) => metadata = json!(found.metadata),
-                _ => return Ok(()),
-            }
-        }
-        Err(rejected(request))
+        let requests = [Request::RemoveVolumeFinalizer, Request::ReadVolume];
+        let marks = (released::FINALIZER, None);
+        remove_finalizer(&self.slim_volumes, requests, json!(volume.metadata), marks).await.map(drop)
     }
 
     /// Since when the Secret is missing; nothing once it exists again.
@@ -184,18 +165,39 @@ impl Kubernetes {
     }
 }
 
+/// Removes a finalizer and an annotation from the object that this metadata is of, to patch and to read again. Nothing, if it
+/// is gone or has no such finalizer.
+async fn remove_finalizer<K: Clone + DeserializeOwned + Debug>(
+    objects: &Api<K>,
+    [request, read]: [Request; 2],
+    mut metadata: Value,
+    marks: (&str, Option<&str>),
+) -> Result<Option<K>, ApiError> {
+    let uid = metadata["uid"].as_str().unwrap_or_default().to_owned();
+    let name = metadata["name"].as_str().unwrap_or_default().to_owned();
+    for _ in 0..ATTEMPTS {
+        let Some(patch) = without_finalizer(&metadata, marks) else { return Ok(None) };
+        match respond(request, objects.patch(&name, &PatchParams::default(), &patch)).await {
+            Ok(written) => return Ok(Some(written)),
+            Err(ApiError::Conflict { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        match respond(read, objects.get_metadata_opt(&name)).await? {
+            Some(found) if found.metadata.uid.as_ref() == Some(&uid) => metadata = json!(found.metadata),
+            _ => return Ok(None),
+        }
+    }
+    // Conflicts do not happen so often in a row: something else rejects the patch.
+    Err(ApiError::Failed { request, message: format!("rejected {ATTEMPTS} times") })
+}
+
 /// Removes this finalizer and this annotation, and only from this object: what others write beside them stays, even if we
 /// have not seen it yet. Nothing, if the finalizer is not there.
-fn remove_finalizer(
-    metadata: &Value,
-    finalizer: &str,
-    annotation: Option<&str>,
-    uid: &str,
-) -> Option<Patch<()>> {
+fn without_finalizer(metadata: &Value, (finalizer, annotation): (&str, Option<&str>)) -> Option<Patch<()>> {
     let at = metadata["finalizers"].as_array()?.iter().position(|found| found == finalizer)?;
     let path = format!("/metadata/finalizers/{at}");
     let mut operations = vec![
-        json!({"op": "test", "path": "/metadata/uid", "value": uid}),
+        json!({"op": "test", "path": "/metadata/uid", "value": metadata["uid"]}),
         json!({"op": "test", "path": path, "value": finalizer}),
         json!({"op": "remove", "path": path}),
     ];
@@ -215,20 +217,17 @@ fn is_of(volume: &SlimVolume, claim: &Claim) -> bool {
         && volume.spec.csi.as_ref().is_some_and(|csi| csi.driver == DRIVER)
 }
 
-/// Conflicts do not happen so often in a row: something else rejects the patch.
-fn rejected(request: Request) -> ApiError {
-    ApiError::Failed { request, message: format!("rejected {ATTEMPTS} times") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn only_our_own_finalizer_and_annotation_are_removed() {
-        let metadata =
-            json!({"finalizers": ["a", claim::FINALIZER], "annotations": {claim::STARTED: "{}", "b": ""}});
-        let patch = remove_finalizer(&metadata, claim::FINALIZER, Some(claim::STARTED), "1").unwrap();
+        let metadata = json!({
+            "uid": "1", "finalizers": ["a", claim::FINALIZER], "annotations": {claim::STARTED: "{}", "b": ""},
+        });
+        let marks = (claim::FINALIZER, Some(claim::STARTED));
+        let patch = without_finalizer(&metadata, marks).unwrap();
         let Patch::Json(operations) = patch else { panic!("not a JSON patch") };
         assert_eq!(
             json!(operations),
@@ -239,7 +238,7 @@ mod tests {
                 {"op": "remove", "path": "/metadata/annotations/s3.csi.scality.com~1provisioning"},
             ])
         );
-        assert!(remove_finalizer(&json!({"finalizers": ["a"]}), claim::FINALIZER, None, "1").is_none());
-        assert!(remove_finalizer(&json!({}), claim::FINALIZER, None, "1").is_none());
+        assert!(without_finalizer(&json!({"finalizers": ["a"]}), marks).is_none());
+        assert!(without_finalizer(&json!({}), marks).is_none());
     }
 }

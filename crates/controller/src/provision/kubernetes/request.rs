@@ -1,12 +1,8 @@
 //! Requests to the API server and how they fail.
 
-use std::future::Future;
-use std::time::Duration;
-
 use thiserror::Error;
 
-/// The API server responds in milliseconds; a connection that died unnoticed never does.
-const RESPONSE_WITHIN: Duration = Duration::from_secs(10);
+use crate::api::{self, Cause, Failure};
 
 /// Completes `cannot …`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::Display)]
@@ -68,20 +64,10 @@ pub(super) async fn respond<T>(
     request: Request,
     response: impl Future<Output = kube::Result<T>>,
 ) -> Result<T, ApiError> {
-    let message = match tokio::time::timeout(RESPONSE_WITHIN, response).await {
-        Ok(Ok(response)) => return Ok(response),
-        Ok(Err(kube::Error::Api(status))) => {
-            let outdated = status.is_conflict() || status.is_already_exists() || status.is_not_found();
-            if outdated || (status.is_invalid() && request.is_conflict(&status.message)) {
-                return Err(conflict(request, &status.message));
-            }
-            if status.is_forbidden() {
-                return Err(ApiError::Forbidden { request, message: status.message.clone() });
-            }
-            status.message.clone()
-        }
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => format!("no response within {RESPONSE_WITHIN:?}"),
-    };
-    Err(ApiError::Failed { request, message })
+    api::answer(response).await.map_err(|Failure { cause, message }| match cause {
+        Cause::Conflict | Cause::NotFound => ApiError::Conflict { request, message },
+        Cause::Invalid if request.is_conflict(&message) => ApiError::Conflict { request, message },
+        Cause::Forbidden => ApiError::Forbidden { request, message },
+        Cause::Invalid | Cause::Internal | Cause::Unavailable => ApiError::Failed { request, message },
+    })
 }

@@ -16,6 +16,7 @@ pub(super) async fn apply(
     steps: Vec<Step>,
 ) -> Result<DeleteOutcome, ProvisionError> {
     let mut outcome = DeleteOutcome::Retained;
+    let mut reported: Option<&'static str> = None;
     for step in steps {
         match (step, volume) {
             (Step::DeleteBucket { id, policy, account, endpoint }, _) => {
@@ -24,13 +25,16 @@ pub(super) async fn apply(
                     DeleteOutcome::Incomplete => break,
                     DeleteOutcome::Deleted => tracing::info!(volume_id = %id, "deleted bucket or prefix"),
                     DeleteOutcome::Kept(kept) => {
-                        report(context, volume, kept, kept.note(&describe(&id), &endpoint))
+                        report(context, volume, kept, kept.note(&describe(&id), &endpoint));
+                        reported = Some(kept.into());
                     }
-
                     DeleteOutcome::Retained => {}
                 }
             }
-            (Step::ReportKept { kept, note }, _) => report(context, volume, &kept, note),
+            (Step::ReportKept { kept, note }, _) => {
+                report(context, volume, &kept, note);
+                reported = Some((&kept).into());
+            }
             (Step::Fail(error), _) => return Err(error),
             (Step::AddFinalizer, Some(volume)) => context.kubernetes.add_volume_finalizer(volume).await?,
             (Step::RemoveFinalizer, Some(volume)) => {
@@ -52,12 +56,16 @@ pub(super) async fn apply(
             ) => {}
         }
     }
+    // Until the volume is deleted, the next attempt finds the same bucket.
+    if let Some(reason) = reported {
+        context.buckets_kept.count(reason);
+    }
     Ok(outcome)
 }
 
+/// Before the volume is deleted: if this process ends then, nothing else names the bucket. An Event is not repeated.
 fn report(context: &Context, volume: Option<&SlimVolume>, kept: &Kept, note: String) {
     tracing::warn!(volume = volume.map(ResourceExt::name_any), note, "bucket outlives its volume");
-    context.buckets_kept.count(kept.as_str());
     if let Some(volume) = volume {
         context.events.publish(reference(volume), kept.event_reason(), note);
     }

@@ -121,16 +121,6 @@ impl Kept {
         }
     }
 
-    /// The label of the metric.
-    pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::NotEmpty => "not_empty",
-            Self::UnfinishedUploads => "unfinished_uploads",
-            Self::NotOurs => "not_ours",
-            Self::SecretMissing(_) => "secret_missing",
-        }
-    }
-
     pub fn event_reason(&self) -> EventReason {
         match self {
             Self::NotEmpty | Self::UnfinishedUploads | Self::NotOurs => EventReason::BucketKept,

@@ -73,7 +73,7 @@ impl Contents {
             policy: csi
                 .volume_attributes
                 .get(DELETION_POLICY)
-                .and_then(|policy| DeletionPolicy::parse(policy))
+                .and_then(|policy| policy.parse().ok())
                 .unwrap_or_default(),
         })
     }

@@ -56,7 +56,7 @@ impl Account {
         &self.keys.access_key_id
     }
 
-    /// Nothing, if it is the driver's.
+    /// `None` if it is the driver's.
     pub fn region(&self) -> Option<&str> {
         self.region.as_deref()
     }

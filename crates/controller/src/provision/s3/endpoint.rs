@@ -14,7 +14,7 @@ pub struct EndpointError {
 }
 
 pub struct Endpoint {
-    /// Nothing for Amazon's.
+    /// `None` for Amazon's.
     url: Option<Url>,
     /// As configured.
     address: String,
@@ -50,7 +50,7 @@ impl Endpoint {
         }
     }
 
-    /// Nothing for an invalid region, which could choose another host.
+    /// `None` for an invalid region, which could choose another host.
     pub(super) fn url(&self, region: &str) -> Option<Url> {
         let amazon = || is_region(region).then(|| amazon_endpoint(region).parse().ok())?;
         self.url.clone().or_else(amazon)

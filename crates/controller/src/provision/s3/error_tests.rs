@@ -79,7 +79,7 @@ fn only_a_clear_no_is_no_effect() {
 }
 
 #[test]
-fn an_untrusted_certificate_is_told_apart() {
+fn an_untrusted_certificate_is_recognised() {
     let inner = rustls::Error::General("unknown issuer".to_owned());
     let error = S3Error::of_connection(&CALL, true, &io::Error::other(io::Error::other(inner)));
     assert_eq!((error.kind, error.code()), (ErrorKind::UntrustedCertificate, Code::FailedPrecondition));

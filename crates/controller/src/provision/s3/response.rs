@@ -77,7 +77,7 @@ struct DeleteResult {
     errors: Vec<ErrorBody>,
 }
 
-/// Nothing for what is no error of S3, like a proxy's page.
+/// `None` for what is no error of S3, like a proxy's page.
 pub(super) fn error(body: &str) -> Option<ErrorBody> {
     let error: ErrorBody = instant_xml::from_str(&without_namespace(body)).ok()?;
     error.code.is_some().then_some(error)
@@ -122,8 +122,8 @@ fn check_length(count: usize, most: usize, is_truncated: Option<bool>) -> Result
     }
 }
 
-/// We ask for keys as they stand in URLs, because XML cannot hold all of them; a server that does not do that does not say
-/// that it has done so. A blank is `+`, at Amazon, or `%20`.
+/// We ask for keys as they stand in URLs, because XML cannot hold all of them; a server that ignores this leaves out
+/// `EncodingType`. A blank is `+`, at Amazon, or `%20`.
 fn key(text: &str, encoding: Option<&str>) -> Result<String, ListingError> {
     let key = match encoding {
         Some("url") => {

@@ -18,7 +18,7 @@ use super::claims::account::BucketAccount;
 enum Event {
     CreateClaim(usize),
     DeleteClaim(usize),
-    /// Somebody writes our finalizer and annotation on a claim, naming this bucket.
+    /// A tenant writes our finalizer and annotation on a claim, naming this bucket.
     Forge(usize, bool),
     Bind,
     EditClass,

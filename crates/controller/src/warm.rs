@@ -35,15 +35,16 @@ impl FromStr for PerNode {
     fn from_str(text: &str) -> Result<Self, String> {
         match (text, text.parse()) {
             ("auto", _) => Ok(Self::Auto),
+            ("off", _) => Ok(Self::Fixed(0)),
             (_, Ok(number)) => Ok(Self::Fixed(number)),
-            _ => Err("is neither a number nor `auto`".to_owned()),
+            _ => Err("is neither a number nor `off` or `auto`".to_owned()),
         }
     }
 }
 
 /// Everything that the decision about a node's warm pods is based on.
 #[derive(Clone, Debug)]
-pub struct Headroom {
+pub struct WarmNode {
     pub node: String,
     pub now: Time,
     /// Of the pods that this controller makes.
@@ -53,8 +54,8 @@ pub struct Headroom {
     pub room: usize,
     /// How many of this node's are beyond that.
     pub beyond: usize,
-    /// The driver runs there, and pods may be added: it is neither cordoned nor drained nor short of anything.
-    pub is_open: bool,
+    /// Its UID, if the driver runs there and pods may be added: it is neither cordoned nor drained nor short of anything.
+    pub open: Option<String>,
     /// Known, from a live read, to be no more.
     pub node_gone: bool,
     /// When a bucket was last attached there; now, if one is.
@@ -69,7 +70,7 @@ pub struct Headroom {
     pub warm: Vec<MountpointPod>,
 }
 
-impl Headroom {
+impl WarmNode {
     /// `unique` makes a name that was never used.
     pub fn decide(&self, unique: impl FnMut() -> String) -> Vec<Step> {
         let (mut kept, others): (Vec<_>, Vec<_>) = self.warm.iter().partition(|pod| self.is_useful(pod));
@@ -91,7 +92,11 @@ impl Headroom {
         let missing = wanted.saturating_sub(kept.len() + failing).min(self.room);
         let names: Vec<String> =
             std::iter::repeat_with(unique).take(if is_quiet { missing } else { 0 }).collect();
-        let created = names.into_iter().map(|name| Step::CreateWarmPod { name, node: self.node.clone() });
+        let created = self.open.iter().cycle().zip(names).map(|(node_uid, name)| Step::CreateWarmPod {
+            name,
+            node: self.node.clone(),
+            node_uid: node_uid.clone(),
+        });
         deleted.chain(created).collect()
     }
 
@@ -109,7 +114,7 @@ impl Headroom {
     }
 
     fn wanted(&self) -> usize {
-        if !self.is_open || self.node_gone || self.left(self.full.as_ref(), FULL_FOR).is_some() {
+        if self.open.is_none() || self.node_gone || self.left(self.full.as_ref(), FULL_FOR).is_some() {
             return 0;
         }
         let recently = |time: &Option<Time>| self.left(time.as_ref(), RECENT).is_some();

@@ -3,9 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::state::{World, remove_from};
-use crate::headroom::Headroom;
 use crate::key::Key;
 use crate::observed::{MountpointPod, Phase};
+use crate::warm::WarmNode;
 
 impl World {
     /// A warm pod of the node that runs. No other decision gets it until it is released or changed.
@@ -22,7 +22,7 @@ impl World {
         Some(found)
     }
 
-    pub fn headroom(&mut self, node: &str, now: &Time) -> Headroom {
+    pub fn warm_node(&mut self, node: &str, now: &Time) -> WarmNode {
         if self.attachments.values().any(|attachment| attachment.spec.node_name == node) {
             self.warm.used.insert(node.to_owned(), now.clone());
         }
@@ -31,14 +31,14 @@ impl World {
         }
         let own = self.warm.by_node.get(node).into_iter().flatten();
         let all = self.warm.all() + self.warm.coming;
-        Headroom {
+        WarmNode {
             node: node.to_owned(),
             now: now.clone(),
             shape: self.warm.shape.clone(),
             per_node: self.warm.per_node,
             room: self.warm.in_cluster.saturating_sub(all),
             beyond: self.beyond(node),
-            is_open: self.warm.open.contains(node),
+            open: self.warm.open.get(node).cloned(),
             node_gone: false,
             used: self.warm.used.get(node).cloned(),
             missed: self.warm.missed.get(node).cloned(),
@@ -63,11 +63,13 @@ impl World {
             .count()
     }
 
-    /// Whether warm pods may be kept on the node.
-    pub fn set_open(&mut self, node: &str, is_open: bool) -> Vec<Key> {
-        let changed =
-            if is_open { self.warm.open.insert(node.to_owned()) } else { self.warm.open.remove(node) };
-        self.headroom_of(node).into_iter().filter(|_| changed).collect()
+    /// The UID of a node on which warm pods may be kept.
+    pub fn set_open(&mut self, node: &str, uid: Option<&str>) -> Vec<Key> {
+        let before = match uid {
+            Some(uid) => self.warm.open.insert(node.to_owned(), uid.to_owned()),
+            None => self.warm.open.remove(node),
+        };
+        self.warm_key(node).into_iter().filter(|_| before.as_deref() != uid).collect()
     }
 
     pub(super) fn forget_node(&mut self, node: &str) {
@@ -91,7 +93,7 @@ impl World {
         let named = attached.map(|attachment| &attachment.spec.node_name).next();
         let node = pod.warm.as_ref().map(|warm| &warm.node).or(named)?.clone();
         self.warm.unplaced.insert(pod.name.clone(), node.clone());
-        self.headroom_of(&node)
+        self.warm_key(&node)
     }
 
     /// Returns the node that it was kept on.
@@ -104,16 +106,16 @@ impl World {
     }
 
     /// Where there are warm pods to keep or to remove.
-    pub(super) fn headroom_keys(&self) -> Vec<Key> {
+    pub(super) fn warm_keys(&self) -> Vec<Key> {
         let warm = &self.warm;
-        let kept = warm.by_node.keys().chain(warm.open.iter().filter(|_| !warm.is_off()));
-        kept.cloned().map(Key::Headroom).collect()
+        let kept = warm.by_node.keys().chain(warm.open.keys().filter(|_| !warm.is_off()));
+        kept.cloned().map(Key::WarmPods).collect()
     }
 
     /// The node, if there is anything to do about it.
-    pub(super) fn headroom_of(&self, node: &str) -> Option<Key> {
+    pub(super) fn warm_key(&self, node: &str) -> Option<Key> {
         let is_concerned = !self.warm.is_off() || self.warm.by_node.contains_key(node);
-        is_concerned.then(|| Key::Headroom(node.to_owned()))
+        is_concerned.then(|| Key::WarmPods(node.to_owned()))
     }
 }
 
@@ -123,7 +125,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::headroom::PerNode;
+    use crate::warm::PerNode;
     use crate::world::WarmPods;
     use crate::world::tests::{attachment, mountpoint_pod};
 
@@ -168,42 +170,42 @@ mod tests {
         let mut world = world(&[pod("mp-1", "now")]);
         let claimed = MountpointPod { resource_version: 2, ..mountpoint_pod("mp-1", "a", "w") };
         let keys = world.set_pod(claimed);
-        assert!(keys.contains(&Key::Headroom("n".into())), "{keys:?}");
-        assert!(world.headroom("n", &now()).warm.is_empty());
-        assert!(!world.all_keys().contains(&Key::Headroom("n".into())));
+        assert!(keys.contains(&Key::WarmPods("n".into())), "{keys:?}");
+        assert!(world.warm_node("n", &now()).warm.is_empty());
+        assert!(!world.all_keys().contains(&Key::WarmPods("n".into())));
     }
 
     #[test]
     fn a_node_is_in_use_as_long_as_it_has_attachments() {
         let mut world = world(&[]);
-        assert_eq!(world.headroom("n", &now()).used, None);
+        assert_eq!(world.warm_node("n", &now()).used, None);
         let keys = world.set_attachment(attachment(1, "", "mp", &["w"]));
-        assert!(keys.contains(&Key::Headroom("n".into())), "{keys:?}");
-        assert_eq!(world.headroom("n", &now()).used, Some(now()));
+        assert!(keys.contains(&Key::WarmPods("n".into())), "{keys:?}");
+        assert_eq!(world.warm_node("n", &now()).used, Some(now()));
         world.remove_attachment("a");
-        assert_eq!(world.headroom("n", &now()).used, Some(now()), "it was until now");
+        assert_eq!(world.warm_node("n", &now()).used, Some(now()), "it was until now");
     }
 
     #[test]
     fn two_volumes_at_once_are_a_burst_and_the_first_of_a_node_is_none() {
         let mut world = world(&[]);
         world.warm.miss("n", &now());
-        assert_eq!(world.headroom("n", &now()).missed, None);
+        assert_eq!(world.warm_node("n", &now()).missed, None);
         world.warm.hit("n", &now());
         world.warm.miss("n", &now());
-        assert_eq!(world.headroom("n", &now()).missed, Some(now()));
+        assert_eq!(world.warm_node("n", &now()).missed, Some(now()));
     }
 
     #[test]
     fn the_limit_counts_what_is_about_to_be_created() {
         let mut world = world(&[pod("mp-1", "now")]);
-        assert_eq!(world.headroom("n", &now()).room, 2);
+        assert_eq!(world.warm_node("n", &now()).room, 2);
         world.warm.expect(2);
-        assert_eq!(world.headroom("n", &now()).room, 0);
+        assert_eq!(world.warm_node("n", &now()).room, 0);
         world.warm.arrived(2);
         world.warm.in_cluster = 0;
-        assert_eq!(world.headroom("n", &now()).beyond, 1);
-        assert_eq!(world.headroom("other", &now()).beyond, 0);
+        assert_eq!(world.warm_node("n", &now()).beyond, 1);
+        assert_eq!(world.warm_node("other", &now()).beyond, 0);
     }
 
     #[test]
@@ -218,7 +220,7 @@ mod tests {
             ..mountpoint_pod("mp", "a", "w")
         };
         let keys = world.set_pod(waiting);
-        assert!(keys.contains(&Key::Headroom("n".into())), "{keys:?}");
-        assert_eq!(world.headroom("n", &now()).full, Some(now()));
+        assert!(keys.contains(&Key::WarmPods("n".into())), "{keys:?}");
+        assert_eq!(world.warm_node("n", &now()).full, Some(now()));
     }
 }

@@ -23,15 +23,15 @@ fn warm(name: &str, phase: Phase) -> MountpointPod {
 }
 
 /// Two are wanted.
-fn headroom(warm: &[MountpointPod]) -> Headroom {
-    Headroom {
+fn warm_node(warm: &[MountpointPod]) -> WarmNode {
+    WarmNode {
         node: "n".to_owned(),
         now: at(NOW),
         shape: "shape".to_owned(),
         per_node: PerNode::Fixed(2),
         room: 100,
         beyond: 0,
-        is_open: true,
+        open: Some("node-uid".to_owned()),
         node_gone: false,
         used: Some(at(NOW)),
         missed: None,
@@ -42,10 +42,12 @@ fn headroom(warm: &[MountpointPod]) -> Headroom {
 }
 
 /// `+` for a pod that is created, its name for one that is deleted.
-fn decided(headroom: &Headroom) -> Vec<String> {
-    let steps = headroom.decide(|| "new".to_owned()).into_iter();
+fn decided(warm_node: &WarmNode) -> Vec<String> {
+    let steps = warm_node.decide(|| "new".to_owned()).into_iter();
     let shown = steps.map(|step| match step {
-        Step::CreateWarmPod { node, .. } if node == "n" => "+".to_owned(),
+        Step::CreateWarmPod { node, node_uid, .. } if (&*node, &*node_uid) == ("n", "node-uid") => {
+            "+".to_owned()
+        }
         Step::DeleteWarmPod { name, by_force: false, .. } => name,
         Step::DeleteWarmPod { name, by_force: true, .. } => format!("{name} by force"),
         other => panic!("{other:?}"),
@@ -56,35 +58,35 @@ fn decided(headroom: &Headroom) -> Vec<String> {
 #[test]
 fn a_node_keeps_as_many_as_are_wanted() {
     let (one, two) = (warm("one", Phase::Running), warm("two", Phase::Pending));
-    assert_eq!(decided(&headroom(&[])), ["+", "+"]);
-    assert_eq!(decided(&headroom(std::slice::from_ref(&one))), ["+"]);
-    assert_eq!(decided(&headroom(&[one.clone(), two.clone()])), [""; 0]);
+    assert_eq!(decided(&warm_node(&[])), ["+", "+"]);
+    assert_eq!(decided(&warm_node(std::slice::from_ref(&one))), ["+"]);
+    assert_eq!(decided(&warm_node(&[one.clone(), two.clone()])), [""; 0]);
     let three = warm("three", Phase::Running);
-    assert_eq!(decided(&headroom(&[one.clone(), two.clone(), three])), ["two"], "those that run stay");
-    assert_eq!(decided(&Headroom { room: 1, ..headroom(&[]) }), ["+"], "the cluster has a limit");
-    let lowered = Headroom { room: 0, beyond: 1, ..headroom(&[one.clone(), two.clone()]) };
+    assert_eq!(decided(&warm_node(&[one.clone(), two.clone(), three])), ["two"], "those that run stay");
+    assert_eq!(decided(&WarmNode { room: 1, ..warm_node(&[]) }), ["+"], "the cluster has a limit");
+    let lowered = WarmNode { room: 0, beyond: 1, ..warm_node(&[one.clone(), two.clone()]) };
     assert_eq!(decided(&lowered), ["two"], "the limit was lowered");
     for unwanted in [
-        Headroom { is_open: false, ..headroom(&[one.clone(), two.clone()]) },
-        Headroom { full: Some(at(NOW - 9 * MINUTE)), ..headroom(&[one.clone(), two.clone()]) },
-        Headroom { per_node: PerNode::Fixed(0), ..headroom(&[one.clone(), two.clone()]) },
+        WarmNode { open: None, ..warm_node(&[one.clone(), two.clone()]) },
+        WarmNode { full: Some(at(NOW - 9 * MINUTE)), ..warm_node(&[one.clone(), two.clone()]) },
+        WarmNode { per_node: PerNode::Fixed(0), ..warm_node(&[one.clone(), two.clone()]) },
     ] {
         assert_eq!(decided(&unwanted), ["one", "two"], "{unwanted:?}");
     }
-    let gone = Headroom { node_gone: true, is_open: false, ..headroom(&[one, two]) };
+    let gone = WarmNode { node_gone: true, open: None, ..warm_node(&[one, two]) };
     assert_eq!(decided(&gone), ["one by force", "two by force"], "no kubelet ends them");
 }
 
 #[test]
 fn auto_keeps_one_where_buckets_are_used_and_two_after_a_burst() {
-    let auto = Headroom { per_node: PerNode::Auto, ..headroom(&[]) };
+    let auto = WarmNode { per_node: PerNode::Auto, ..warm_node(&[]) };
     assert_eq!(decided(&auto), ["+"]);
-    let burst = Headroom { missed: Some(at(NOW - 59 * MINUTE)), ..auto.clone() };
+    let burst = WarmNode { missed: Some(at(NOW - 59 * MINUTE)), ..auto.clone() };
     assert_eq!(decided(&burst), ["+", "+"]);
-    assert_eq!(decided(&Headroom { missed: Some(at(NOW - 60 * MINUTE)), ..auto.clone() }), ["+"]);
-    assert_eq!(decided(&Headroom { used: None, ..auto.clone() }), [""; 0]);
+    assert_eq!(decided(&WarmNode { missed: Some(at(NOW - 60 * MINUTE)), ..auto.clone() }), ["+"]);
+    assert_eq!(decided(&WarmNode { used: None, ..auto.clone() }), [""; 0]);
     let unused =
-        Headroom { used: Some(at(NOW - 60 * MINUTE)), warm: vec![warm("one", Phase::Running)], ..auto };
+        WarmNode { used: Some(at(NOW - 60 * MINUTE)), warm: vec![warm("one", Phase::Running)], ..auto };
     assert_eq!(decided(&unused), ["one"]);
 }
 
@@ -92,42 +94,43 @@ fn auto_keeps_one_where_buckets_are_used_and_two_after_a_burst() {
 fn what_cannot_be_claimed_is_replaced() {
     let other = Some(Warm { node: "n".to_owned(), shape: "other".to_owned() });
     let old = MountpointPod { warm: other, ..warm("old", Phase::Running) };
-    assert_eq!(decided(&headroom(&[old])), ["old", "+", "+"]);
+    assert_eq!(decided(&warm_node(&[old])), ["old", "+", "+"]);
     let leaving = MountpointPod { terminating: true, ..warm("leaving", Phase::Running) };
-    assert_eq!(decided(&headroom(&[leaving])), ["+", "+"]);
+    assert_eq!(decided(&warm_node(&[leaving])), ["+", "+"]);
 }
 
 #[test]
 fn one_that_is_claimed_is_replaced_when_the_workload_has_started() {
-    let claimed = Headroom { claimed: Some(at(NOW - 1)), ..headroom(&[]) };
+    let claimed = WarmNode { claimed: Some(at(NOW - 1)), ..warm_node(&[]) };
     assert_eq!(decided(&claimed), [""; 0]);
     assert_eq!(claimed.look_again(), Some(Duration::from_secs(1)));
-    assert_eq!(decided(&Headroom { claimed: Some(at(NOW - 2)), ..claimed }), ["+", "+"]);
+    assert_eq!(decided(&WarmNode { claimed: Some(at(NOW - 2)), ..claimed }), ["+", "+"]);
 }
 
 #[test]
 fn a_pod_that_failed_keeps_its_place_for_a_while() {
-    let failed = headroom(&[warm("failed", Phase::Failed)]);
+    let failed = warm_node(&[warm("failed", Phase::Failed)]);
     assert_eq!(decided(&failed), ["+"]);
     assert_eq!(failed.look_again(), Some(Duration::from_secs(50)));
-    assert_eq!(decided(&Headroom { is_open: false, ..failed.clone() }), ["failed"]);
-    let later = Headroom { now: at(MINUTE), ..failed };
+    assert_eq!(decided(&WarmNode { open: None, ..failed.clone() }), ["failed"]);
+    let later = WarmNode { now: at(MINUTE), ..failed };
     assert_eq!(decided(&later), ["failed", "+", "+"]);
 }
 
 #[test]
 fn a_node_is_looked_at_again_when_its_time_is_over() {
-    let unused = Headroom { used: Some(at(0)), ..headroom(&[]) };
+    let unused = WarmNode { used: Some(at(0)), ..warm_node(&[]) };
     assert_eq!(unused.look_again(), Some(Duration::from_secs(3590)));
-    let full = Headroom { full: Some(at(0)), ..unused };
+    let full = WarmNode { full: Some(at(0)), ..unused };
     assert_eq!(full.look_again(), Some(Duration::from_secs(590)));
 }
 
 #[test]
-fn a_policy_is_a_number_or_auto() {
+fn a_policy_is_a_number_off_or_auto() {
     assert_eq!("auto".parse(), Ok(PerNode::Auto));
+    assert_eq!("off".parse(), Ok(PerNode::Fixed(0)));
     assert_eq!("3".parse(), Ok(PerNode::Fixed(3)));
-    for wrong in ["", "-1", "Auto", "many"] {
+    for wrong in ["", "-1", "Auto", "many", "on"] {
         assert!(wrong.parse::<PerNode>().is_err(), "{wrong}");
     }
 }

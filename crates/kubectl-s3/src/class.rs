@@ -1,6 +1,6 @@
 //! A `StorageClass` of the driver, read by the controller's own rules.
 
-use controller::provision::class::parameters::{ClassParameters, ENDPOINT};
+use controller::provision::class::parameters::{ClassParameters, ENDPOINT, SECRETS};
 use controller::provision::class::template::Field;
 use controller::provision::s3::endpoint::Endpoint;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -23,16 +23,20 @@ pub fn invalid(class: &StorageClass, installation: Option<&Installation>) -> Opt
 
 /// The Secrets that it names outright. Those of templates depend on the claim.
 pub fn secrets(class: &StorageClass) -> Vec<SecretName> {
-    let get = |field: Field| {
-        let value = class.parameters.as_ref()?.get(field.key())?;
-        (!value.contains("${")).then(|| value.clone())
+    let secret = |(name, namespace)| {
+        let (name, namespace) = (fixed(class, name)?, fixed(class, namespace)?);
+        Some(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
     };
-    let secret = |(name, namespace)| Some(SecretName { namespace: get(namespace)?, name: get(name)? });
-    let pairs = [
-        (Field::ProvisionerSecretName, Field::ProvisionerSecretNamespace),
-        (Field::NodePublishSecretName, Field::NodePublishSecretNamespace),
-    ];
-    pairs.into_iter().filter_map(secret).collect()
+    SECRETS.into_iter().filter_map(secret).collect()
+}
+
+/// Where the controller reads the Secret of a claim, if that does not depend on the claim.
+pub fn provisioner_secret_namespace(class: &StorageClass) -> Option<&str> {
+    fixed(class, Field::ProvisionerSecretNamespace)
+}
+
+fn fixed(class: &StorageClass, field: Field) -> Option<&str> {
+    class.parameters.as_ref()?.get(field.key()).map(String::as_str).filter(|value| !value.contains("${"))
 }
 
 #[cfg(test)]
@@ -45,11 +49,12 @@ mod tests {
         let parameters = json!({
             "csi.storage.k8s.io/provisioner-secret-name": "admin", "csi.storage.k8s.io/provisioner-secret-namespace": "ns",
             "csi.storage.k8s.io/node-publish-secret-name": "${pvc.name}", "csi.storage.k8s.io/node-publish-secret-namespace": "ns",
+            "csi.storage.k8s.io/secret-name": "any", "csi.storage.k8s.io/secret-namespace": "ns",
         });
         let class =
             json!({"metadata": {"name": "c"}, "provisioner": "s3.csi.scality.com", "parameters": parameters});
         let names: Vec<String> =
             secrets(&serde_json::from_value(class).unwrap()).iter().map(ToString::to_string).collect();
-        assert_eq!(names, ["ns/admin"]);
+        assert_eq!(names, ["ns/admin", "ns/any"]);
     }
 }

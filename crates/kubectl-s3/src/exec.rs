@@ -1,5 +1,5 @@
 //! Runs this program inside the driver's containers, where it lies in the image, by way of `kubectl exec`: with the user's own
-//! rights, and without a port that anybody else could reach.
+//! rights, and without a port that others could reach.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write as _};
@@ -37,6 +37,8 @@ pub struct Inside {
     pub role: Role,
     /// `controller POD` or `node NAME`.
     pub object: String,
+    /// Namespace and name.
+    pub pod: String,
     pub report: Result<SelfReport, String>,
 }
 
@@ -113,7 +115,8 @@ async fn ask(
         understand(&run(command, authorities.as_deref(), ANSWER_WITHIN)?, begun)
     });
     let report = asked.await.unwrap_or_else(|error| Err(error.to_string()));
-    Inside { role, object, report }
+    let pod = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+    Inside { role, object, pod, report }
 }
 
 fn understand(said: &str, asked: Timestamp) -> Result<SelfReport, String> {

@@ -12,6 +12,11 @@ use crate::secret::{Renamed, SecretName};
 /// Names that the chart gives.
 pub const CONTROLLER: &str = "s3-csi-controller";
 pub const NODE_SERVICE: &str = "s3-csi-node";
+/// The container of the controller's pod that provisions instead of the controller.
+const CSI_PROVISIONER: &str = "csi-provisioner";
+/// With both, the controller reserves room for Mountpoint Pods.
+const HEADROOM: [&str; 2] =
+    ["MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME"];
 /// The volume of the driver's pods with its keys.
 const KEYS_VOLUME: &str = "credentials";
 
@@ -26,13 +31,26 @@ pub enum Role {
     Node,
 }
 
+/// Whether the controller creates buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Provisioning {
+    #[default]
+    Off,
+    ByItself,
+    ForCsiProvisioner,
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Installation {
     pub namespace: String,
     pub mountpoint_namespace: String,
     pub endpoint: String,
     pub region: String,
-    pub provisions: bool,
+    pub provisioning: Provisioning,
+    /// For Mountpoint Pods of workloads that ask for it.
+    pub reserves_room: bool,
+    /// Mounts move to Mountpoint Pods of the controller's version.
+    pub moves_on_upgrade: bool,
     /// `ConfigMap` with the authorities of the endpoint's certificate.
     pub authorities: Option<String>,
     /// The Secrets with the driver's keys: the node service's, and the controller's if it has others.
@@ -64,13 +82,23 @@ impl Installation {
         let variable = |spec: Option<&PodSpec>, name: &str| spec.and_then(|spec| variable(spec, name));
         let accounts =
             programs.clone().filter_map(|(spec, role)| Some((spec.service_account_name.clone()?, role)));
+        let has_csi_provisioner = controller
+            .is_some_and(|spec| spec.containers.iter().any(|container| container.name == CSI_PROVISIONER));
+        let provisioning = match variable(controller, "PROVISIONING") {
+            _ if has_csi_provisioner => Provisioning::ForCsiProvisioner,
+            Some(value) if value == "on" => Provisioning::ByItself,
+            _ => Provisioning::Off,
+        };
         Some(Self {
             mountpoint_namespace: variable(controller, "MOUNTPOINT_NAMESPACE")
                 .or_else(|| variable(node, "MOUNTPOINT_NAMESPACE"))
                 .unwrap_or_else(|| MOUNTPOINT_NAMESPACE.to_owned()),
             endpoint: variable(node, "AWS_ENDPOINT_URL").unwrap_or_default(),
             region: variable(node, "AWS_REGION").unwrap_or_default(),
-            provisions: variable(controller, "PROVISIONING").is_some_and(|value| value == "on"),
+            provisioning,
+            // The program's own default.
+            moves_on_upgrade: variable(controller, "MOVE_ON_UPGRADE").is_none_or(|value| value == "true"),
+            reserves_room: HEADROOM.iter().all(|name| variable(controller, name).is_some()),
             authorities: variable(controller, "TLS_CA_CERT_CONFIGMAP"),
             keys: programs.clone().filter_map(|(spec, _)| keys(&namespace, spec)).collect(),
             has_identity: IDENTITY.iter().any(|name| variable(node, name).is_some()),
@@ -134,10 +162,29 @@ pub(crate) mod tests {
             (found.namespace.as_str(), found.mountpoint_namespace.as_str()),
             ("kube-system", "mounts")
         );
-        assert_eq!((found.endpoint.as_str(), found.provisions), ("http://s3", true));
+        assert_eq!((found.endpoint.as_str(), found.provisioning), ("http://s3", Provisioning::ByItself));
         let (secret, renamed) = found.keys.first_key_value().unwrap();
         assert_eq!(secret.to_string(), "kube-system/s3-secret");
         assert_eq!(renamed.get("access_key_id").map(String::as_str), Some("id"));
         assert_eq!(found.accounts, [("sa".to_owned(), Role::Controller), ("sa".to_owned(), Role::Node)]);
+        assert!(!found.reserves_room && found.moves_on_upgrade);
+    }
+
+    #[test]
+    fn what_the_controller_does_is_read_from_its_pod() {
+        let mut deployment = deployment();
+        let spec = deployment.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        let variables = json!([
+            {"name": "PROVISIONING", "value": "off"},
+            {"name": HEADROOM[0], "value": "preempting"}, {"name": HEADROOM[1], "value": "headroom"},
+            {"name": "MOVE_ON_UPGRADE", "value": "false"},
+        ]);
+        spec.containers[0].env = serde_json::from_value(variables).unwrap();
+        let found = Installation::of(std::slice::from_ref(&deployment), &[]).unwrap();
+        assert!(found.provisioning == Provisioning::Off && found.reserves_room && !found.moves_on_upgrade);
+        let spec = deployment.spec.as_mut().unwrap().template.spec.as_mut().unwrap();
+        spec.containers.push(serde_json::from_value(json!({"name": CSI_PROVISIONER})).unwrap());
+        let found = Installation::of(&[deployment], &[]).unwrap();
+        assert_eq!(found.provisioning, Provisioning::ForCsiProvisioner);
     }
 }

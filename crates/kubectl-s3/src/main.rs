@@ -8,8 +8,7 @@ use kubectl_s3::run::{TROUBLE, run};
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
-    // Named, because a second provider anywhere in the tree would make the choice at run time a panic.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    service::program::choose_tls_provider();
     match run(Flags::parse()).await {
         Ok(code) => code,
         Err(error) => {

@@ -2,10 +2,12 @@
 
 use contract::attachment::{MountpointS3PodAttachment, WorkloadAttachment};
 use contract::mountpoint_pod::Phase;
+use contract::names::mount_event;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use crate::events::{self, last_seen, message, mount_failure, newest};
 use crate::readable::Readable;
@@ -31,7 +33,8 @@ pub struct Mount {
     pub last_error: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[strum(const_into_str)]
 pub enum State {
     Mounted,
     /// The Mountpoint Pod or the kubelet is not done yet.
@@ -44,19 +47,6 @@ pub enum State {
     Leaving,
     /// The Mountpoint Pods may not be read.
     Unknown,
-}
-
-impl State {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Mounted => "Mounted",
-            Self::Mounting => "Mounting",
-            Self::Failed => "Failed",
-            Self::Draining => "Draining",
-            Self::Leaving => "Leaving",
-            Self::Unknown => "Unknown",
-        }
-    }
 }
 
 /// Of one namespace, or of all.
@@ -139,8 +129,8 @@ fn last_error(
     let about =
         events::Subject { kind: "Pod", namespace: namespace.as_deref(), name: &name, uid: uid.as_deref() };
     let newest = |reasons: &[&str]| newest(&snapshot.events, about, reasons);
-    let lost = newest(&["BucketMountLost", "BucketMountUnresponsive"]);
-    let restored = newest(&["BucketMountRestored", "BucketMountResponsive"]);
+    let lost = newest(&[mount_event::LOST, mount_event::UNRESPONSIVE]);
+    let restored = newest(&[mount_event::RESTORED, mount_event::RESPONSIVE]);
     let over = restored.map(last_seen).unwrap_or_default();
     if let Some(event) = lost.filter(|event| last_seen(event) > over) {
         return message(event).to_owned();

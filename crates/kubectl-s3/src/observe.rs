@@ -206,7 +206,7 @@ impl Observer {
     }
 }
 
-/// The Secrets that somebody is going to need, and how their keys are renamed.
+/// The Secrets that workloads are going to need, and how their keys are renamed.
 fn needed(snapshot: &Snapshot, installation: Option<&Installation>) -> BTreeMap<SecretName, Renamed> {
     let own = snapshot.volumes.iter().filter_map(|volume| volume.secret.clone());
     let ours = snapshot.classes.iter().filter(|class| class.provisioner == DRIVER);
@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_told_with_its_causes() {
+    fn an_error_is_shown_with_its_causes() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = kube::Error::Service(Box::new(std::io::Error::other(refused)));
         let text = with_causes(&error);

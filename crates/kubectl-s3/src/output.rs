@@ -67,7 +67,7 @@ pub fn mounts(mounts: &[Mount], now: Timestamp, all_namespaces: bool) -> String 
             node,
             mountpoint_pod,
             age,
-            mount.state.as_str().to_owned(),
+            mount.state.into_str().to_owned(),
             version,
             attachment,
             error,
@@ -155,7 +155,7 @@ pub fn why(answer: &Answer) -> String {
             rows.push(vec![
                 String::new(),
                 format!("{mark:4}"),
-                link.step.as_str().to_owned(),
+                link.step.into_str().to_owned(),
                 link.object.clone(),
                 link.note.replace('\n', " "),
             ]);
@@ -165,7 +165,7 @@ pub fn why(answer: &Answer) -> String {
     // What one volume's chain is about is in its first line.
     let _ = write!(text, "\n{}", table(&rows));
     match &answer.cause {
-        None if matches!(phase.as_str(), "Succeeded" | "Failed") => {
+        None if phase.has_ended() => {
             text.push_str("The pod has ended; its volumes are not needed any more.\n")
         }
         None => text.push_str("Nothing is wrong with its volumes.\n"),
@@ -174,7 +174,7 @@ pub fn why(answer: &Answer) -> String {
                 text,
                 "Reason:  {} ({})\n         {}\nRemedy:  {}\nTry:     {}\n",
                 cause.reason,
-                cause.step.as_str(),
+                cause.step.into_str(),
                 cause.message,
                 cause.remedy,
                 cause.command
@@ -196,7 +196,7 @@ pub fn doctor(report: &Report) -> String {
         };
         let said = [finding.object.as_str(), finding.message.as_str()];
         let said: Vec<&str> = said.into_iter().filter(|part| !part.is_empty()).collect();
-        let line = format!("{mark:7}  {:13}  {}", finding.check.as_str(), said.join(": "));
+        let line = format!("{mark:7}  {:13}  {}", finding.check.into_str(), said.join(": "));
         let _ = writeln!(text, "{}", line.trim_end());
         if !finding.remedy.is_empty() {
             let _ = writeln!(text, "{:24} -> {}", "", finding.remedy);

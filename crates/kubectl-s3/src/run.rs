@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::bundle::{self, Found, Scrubber};
-use crate::doctor::{Examined, Report, examine, rights};
+use crate::doctor::{Examined, Report, examine, rights, rules};
 use crate::error::PluginError;
 use crate::exec::{ask_all, watch_all};
 use crate::flags::{ClusterFlags, Command, Flags, Format, InsideFlags};
@@ -98,7 +98,7 @@ async fn mounted(observer: &Observer, all_namespaces: bool) -> Result<(Snapshot,
     let snapshot = Box::pin(observer.snapshot(scope)).await;
     // Without these there is nothing to show, which is not the same as nothing.
     if let Some(error) = snapshot.unreadable.get(&Readable::Attachments) {
-        return Err(PluginError::Read { what: Readable::Attachments.as_str(), error: error.clone() });
+        return Err(PluginError::Read { what: Readable::Attachments.into_str(), error: error.clone() });
     }
     Ok((snapshot, Some(observer.namespace.as_str()).filter(|_| !all_namespaces)))
 }
@@ -112,7 +112,8 @@ async fn doctor(
     let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
     let mut examined = Examined::default();
     if let Some(installation) = &installation {
-        examined.rights = Some(rights::review(&observer.client, &rights::needed(installation)).await);
+        let needed = rules::needed(installation, &snapshot);
+        examined.rights = Some(rights::review(&observer.client, &needed).await);
     }
     if !inside.no_exec {
         let authorities = match &installation {

@@ -6,9 +6,11 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum as _;
-use contract::names::DRIVER;
+use clap::{Parser, ValueEnum as _};
+use contract::names::{DRIVER, MOUNT_SOURCE};
 use contract::s3::S3Failure;
+use controller::provision::driver_credentials::DriverCredentials;
+use controller::provision::error::ProvisionError;
 use controller::provision::metrics::S3Calls;
 use controller::provision::s3::client::{Addressing, S3Client};
 use controller::provision::s3::credentials::{Account, Credentials};
@@ -18,12 +20,11 @@ use controller::provision::s3::proxy::ProxyFlags;
 use jiff::{SignedDuration, Timestamp};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
+use service::driver_identity::IdentityFlags;
 use service::keys::DriverKeys;
 
 /// Asked for where no volume names a bucket: that there is none shows that the keys were accepted.
 const NOBODYS_BUCKET: &str = "s3-csi-self-check";
-/// How the kernel names our mounts.
-const MOUNT_SOURCE: &str = "mountpoint-s3";
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -33,7 +34,7 @@ pub struct SelfReport {
     pub kernel: String,
     pub endpoint: String,
     pub region: String,
-    /// Empty, if the container has no keys.
+    /// Empty, if the container has neither keys nor an identity.
     pub answers: Vec<Answer>,
     /// Lines of the mount table that are about this driver.
     pub mounts: Vec<String>,
@@ -58,6 +59,8 @@ pub enum Verdict {
     NoSuchBucket,
     Denied,
     KeysRefused,
+    /// The identity of the driver got no temporary keys.
+    NoKeys,
     ClockSkew,
     WrongRegion,
     Unreachable,
@@ -102,7 +105,7 @@ pub async fn report(buckets: &[String], authorities_from_stdin: bool) -> SelfRep
     let file = authorities.as_ref().map(Authorities::path);
     let file = file.or_else(|| std::env::var_os("AWS_CA_BUNDLE").map(PathBuf::from));
     let (endpoint, answers) = match Endpoint::parse(&variable("AWS_ENDPOINT_URL"), &region) {
-        Err(error) => (variable("AWS_ENDPOINT_URL"), vec![failed(error.to_string())]),
+        Err(error) => (variable("AWS_ENDPOINT_URL"), vec![unasked(Verdict::Failed, error.to_string())]),
         Ok(endpoint) => {
             let address = endpoint.address(None).into_owned();
             (address, ask(endpoint, buckets, file.as_deref()).await)
@@ -122,13 +125,31 @@ pub async fn report(buckets: &[String], authorities_from_stdin: bool) -> SelfRep
     }
 }
 
-fn failed(message: String) -> Answer {
-    Answer { bucket: String::new(), verdict: Verdict::Failed, message }
+/// About no bucket in particular.
+fn unasked(verdict: Verdict, message: String) -> Answer {
+    Answer { bucket: String::new(), verdict, message }
+}
+
+/// The container's variables are those of the driver's program.
+#[derive(Parser)]
+struct Own {
+    #[command(flatten)]
+    identity: IdentityFlags,
+}
+
+/// The keys of the container, or those that its identity gets.
+fn credentials(endpoint: &Endpoint, authorities: Option<&Path>) -> DriverCredentials {
+    let keys = DriverKeys { folder: std::env::var_os("CREDENTIALS_DIR").map(PathBuf::from) };
+    let identity = Own::try_parse_from(["self-check"]).map(|own| own.identity).unwrap_or_default();
+    DriverCredentials::new(keys, &identity, endpoint.default_region(), authorities)
 }
 
 async fn ask(endpoint: Endpoint, buckets: &[String], authorities: Option<&Path>) -> Vec<Answer> {
-    let keys = DriverKeys { folder: std::env::var_os("CREDENTIALS_DIR").map(PathBuf::from) };
-    let Some(keys) = keys.find() else { return Vec::new() };
+    let keys = match credentials(&endpoint, authorities).find().await {
+        Ok(keys) => keys,
+        Err(ProvisionError::NoDriverKeys) => return Vec::new(),
+        Err(error) => return vec![unasked(Verdict::NoKeys, error.to_string())],
+    };
     let account = Account::new(Credentials::from(keys), None);
     let addressing = std::env::var("S3_ADDRESSING").ok();
     let addressing = addressing.and_then(|text| Addressing::from_str(&text, true).ok()).unwrap_or_default();
@@ -179,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_that_is_nobodys_proves_the_keys() {
+    fn a_bucket_that_does_not_exist_proves_the_keys() {
         assert_eq!(
             Verdict::of_missing_bucket(ErrorKind::Answered(S3Failure::NoSuchBucket)),
             Verdict::Accepted

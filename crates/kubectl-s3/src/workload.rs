@@ -1,6 +1,6 @@
 //! Pods: the driver's, and those that use its volumes.
 
-use contract::mountpoint_pod::{MountpointPod, StartFailure};
+use contract::mountpoint_pod::{MountpointPod, Phase, STARTING, StartFailure};
 use contract::slim::SlimPod;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt as _;
@@ -34,17 +34,8 @@ pub fn start_failure(pod: &Pod) -> Option<StartFailure> {
     StartFailure::of(&slim(pod)?.status)
 }
 
-/// Names of the claims of a pod, generic ephemeral volumes included.
 pub fn claims(pod: &Pod) -> Vec<String> {
-    let name = pod.name_any();
-    let volumes = pod.spec.iter().filter_map(|spec| spec.volumes.as_ref()).flatten();
-    volumes
-        .filter_map(|volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-            (Some(source), _) => Some(source.claim_name.clone()),
-            (None, Some(_)) => Some(format!("{name}-{}", volume.name)),
-            (None, None) => None,
-        })
-        .collect()
+    slim(pod).iter().flat_map(SlimPod::claims).collect()
 }
 
 fn status(pod: &Pod) -> Option<&PodStatus> {
@@ -62,12 +53,8 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|node| !node.is_empty())
 }
 
-pub fn phase(pod: &Pod) -> &str {
-    status(pod).and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
-}
-
-pub fn has_ended(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
+pub fn phase(pod: &Pod) -> Phase {
+    slim(pod).map_or(Phase::Unknown, |pod| Phase::of(&pod.status))
 }
 
 pub fn is_ready(pod: &Pod) -> bool {
@@ -93,7 +80,7 @@ pub fn has_volumes(pod: &Pod) -> bool {
                 .state
                 .as_ref()
                 .is_some_and(|state| state.running.is_some() || state.terminated.is_some())
-            || reason.is_some_and(|reason| !matches!(reason, "ContainerCreating" | "PodInitializing"))
+            || reason.is_some_and(|reason| !STARTING.contains(&reason))
     };
     condition(pod, "PodReadyToStartContainers").is_some_and(|(status, ..)| status == "True")
         || statuses(pod).any(began)

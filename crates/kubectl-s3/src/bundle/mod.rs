@@ -56,7 +56,7 @@ pub async fn collect(client: &Client, scrubber: &Scrubber, found: &Found<'_>) ->
         &json!({"plugin": env!("CARGO_PKG_VERSION"), "kubernetes": version, "collected": snapshot.now}),
     );
     let unreadable: BTreeMap<&str, &String> =
-        snapshot.unreadable.iter().map(|(what, error)| (what.as_str(), error)).collect();
+        snapshot.unreadable.iter().map(|(what, error)| (what.into_str(), error)).collect();
     packed.json("unreadable.json", &unreadable);
     for inside in examined.inside.iter().flatten() {
         let report =

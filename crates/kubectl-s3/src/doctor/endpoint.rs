@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 
 use super::finding::{Check, Finding, Level};
 use crate::exec::Inside;
-use crate::installation::{Installation, Role};
+use crate::installation::{Installation, Provisioning, Role};
 use crate::self_check::Verdict;
 use crate::snapshot::Snapshot;
 
@@ -17,42 +17,63 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
     let Some(inside) = inside else {
         return vec![Finding::new(Check::Endpoint, Level::Skipped, "", SKIPPED)];
     };
-    if inside.is_empty() {
-        return vec![Finding::new(Check::Endpoint, Level::Skipped, "", "no pod of the driver is ready")];
-    }
     let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
-    let has_identity = installation.is_some_and(|it| it.has_identity);
+    let has_identity = installation.as_ref().is_some_and(|it| it.has_identity);
     let needed = !has_identity && snapshot.volumes.iter().any(crate::volume::VolumeFacts::uses_driver_keys);
+    let provisions = installation.is_none_or(|it| it.provisioning != Provisioning::Off);
     let mut found = Vec::new();
-    for Inside { role, object, report } in inside {
-        let finding = |level, message: String| Finding::new(Check::Endpoint, level, object.clone(), message);
-        let report = match report {
-            Ok(report) => report,
-            Err(error) => {
-                found.push(finding(Level::Skipped, format!("the self-check did not run: {error}")));
-                continue;
-            }
+    for role in [Role::Controller, Role::Node] {
+        let mut of_role = inside.iter().filter(|inside| inside.role == role).peekable();
+        if of_role.peek().is_none() {
+            let message = "no pod of it was asked: none is ready, or --most-nodes is 0";
+            found.push(Finding::new(Check::Endpoint, Level::Skipped, role.program(), message));
+        }
+        let without_keys = match role {
+            Role::Controller if !provisions => Level::Info,
+            Role::Node if needed => Level::Error,
+            _ => Level::Skipped,
         };
-        if report.answers.is_empty() {
-            // A controller that makes no buckets has none.
-            let level = if needed && *role == Role::Node { Level::Error } else { Level::Info };
-            let message = format!("has no keys of the driver; {} was not asked", report.endpoint);
-            found.push(finding(level, message).remedy("see `s3CredentialSecret` of the chart"));
-        }
-        for answer in &report.answers {
-            let level = match answer.verdict {
-                Verdict::Accepted => continue,
-                // That bucket alone.
-                Verdict::NoSuchBucket | Verdict::Denied => Level::Warning,
-                Verdict::KeysRefused
-                | Verdict::ClockSkew
-                | Verdict::WrongRegion
-                | Verdict::Unreachable
-                | Verdict::Untrusted
-                | Verdict::Failed => Level::Error,
-            };
-            found.push(finding(level, answer.message.clone()).remedy(remedy(answer.verdict)));
-        }
+        found.extend(of_role.flat_map(|inside| answered(inside, without_keys)));
+    }
+    found
+}
+
+/// What one pod was answered. None is silent: that the endpoint serves one of them says nothing about the others.
+fn answered(inside: &Inside, without_keys: Level) -> Vec<Finding> {
+    let Inside { object, pod, report, .. } = inside;
+    let finding = |level, said: &str| {
+        Finding::new(Check::Endpoint, level, object.clone(), format!("pod {pod}: {said}"))
+    };
+    let report = match report {
+        Ok(report) => report,
+        Err(error) => return vec![finding(Level::Skipped, &format!("the self-check did not run: {error}"))],
+    };
+    let endpoint = &report.endpoint;
+    if report.answers.is_empty() {
+        let finding = finding(without_keys, &format!("has no keys of the driver; {endpoint} was not asked"));
+        return vec![finding.remedy("see `s3CredentialSecret` of the chart")];
+    }
+    let mut found = Vec::new();
+    for answer in &report.answers {
+        let level = match answer.verdict {
+            Verdict::Accepted => continue,
+            // That bucket alone.
+            Verdict::NoSuchBucket | Verdict::Denied => Level::Warning,
+            Verdict::KeysRefused
+            | Verdict::NoKeys
+            | Verdict::ClockSkew
+            | Verdict::WrongRegion
+            | Verdict::Unreachable
+            | Verdict::Untrusted
+            | Verdict::Failed => Level::Error,
+        };
+        found.push(finding(level, &answer.message).remedy(remedy(answer.verdict)));
+    }
+    let accepted = report.answers.iter().filter(|answer| answer.verdict == Verdict::Accepted);
+    let accepted: Vec<&str> = accepted.map(|answer| answer.bucket.as_str()).collect();
+    if !accepted.is_empty() {
+        let said = format!("{endpoint} accepts its keys; asked for {}", accepted.join(", "));
+        found.push(finding(Level::Ok, &said));
     }
     found
 }
@@ -62,7 +83,8 @@ fn remedy(verdict: Verdict) -> &'static str {
         Verdict::Accepted => "",
         Verdict::NoSuchBucket => "create the bucket, or correct `bucketName`",
         Verdict::Denied => "allow the driver's keys to list the bucket",
-        Verdict::KeysRefused => "correct the keys in the driver's Secret",
+        Verdict::KeysRefused => "correct the keys in the driver's Secret, or its role",
+        Verdict::NoKeys => "correct the driver's identity: docs/credentials.md",
         Verdict::ClockSkew => "set the clock of the node",
         Verdict::WrongRegion => "correct `s3.region` of the chart",
         Verdict::Unreachable => {
@@ -94,10 +116,11 @@ pub(super) fn clocks(inside: Option<&[Inside]>) -> Vec<Finding> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::{Examined, examine};
     use crate::self_check::{Answer, SelfReport};
     use crate::why::scene::scene;
 
-    fn report(verdicts: &[Verdict]) -> Inside {
+    fn of(role: Role, verdicts: &[Verdict]) -> Inside {
         let answers = verdicts.iter().map(|verdict| Answer {
             bucket: "b".into(),
             verdict: *verdict,
@@ -105,11 +128,21 @@ mod tests {
         });
         let report =
             SelfReport { endpoint: "http://s3".into(), answers: answers.collect(), ..SelfReport::default() };
-        Inside { role: Role::Node, object: "node n".into(), report: Ok(report) }
+        let object = if role == Role::Node { "node n" } else { "controller c-1" };
+        Inside { role, object: object.into(), pod: "kube-system/asked".into(), report: Ok(report) }
     }
 
+    fn report(verdicts: &[Verdict]) -> Inside {
+        of(Role::Node, verdicts)
+    }
+
+    /// Of these pods, and one of the controller that is served.
     fn levels(inside: &[Inside]) -> Vec<Level> {
-        endpoint(&scene(), Some(inside)).iter().map(|finding| finding.level).collect()
+        let all =
+            inside.iter().cloned().chain([of(Role::Controller, &[Verdict::Accepted])]).collect::<Vec<_>>();
+        let found = endpoint(&scene(), Some(&all));
+        assert_eq!(found[0].level, Level::Ok);
+        found.iter().skip(1).map(|finding| finding.level).collect()
     }
 
     #[test]
@@ -118,6 +151,7 @@ mod tests {
             (Verdict::NoSuchBucket, Level::Warning),
             (Verdict::Denied, Level::Warning),
             (Verdict::KeysRefused, Level::Error),
+            (Verdict::NoKeys, Level::Error),
             (Verdict::ClockSkew, Level::Error),
             (Verdict::WrongRegion, Level::Error),
             (Verdict::Unreachable, Level::Error),
@@ -127,11 +161,54 @@ mod tests {
             assert_eq!(levels(&[report(&[verdict])]), [level], "{verdict:?}");
             assert!(!remedy(verdict).is_empty());
         }
-        assert_eq!(levels(&[report(&[Verdict::Accepted])]), []);
+        assert_eq!(levels(&[report(&[Verdict::Accepted])]), [Level::Ok]);
+        assert_eq!(
+            levels(&[report(&[Verdict::Denied, Verdict::Accepted])]),
+            [Level::Warning, Level::Ok],
+            "the keys are accepted, for another bucket"
+        );
         assert_eq!(levels(&[report(&[])]), [Level::Error], "a volume needs keys that are not there");
-        assert_eq!(levels(&[]), [Level::Skipped]);
-        let failed = Inside { role: Role::Node, object: "node n".into(), report: Err("no such file".into()) };
+        let failed = Inside { report: Err("no such file".into()), ..report(&[]) };
         assert_eq!(levels(&[failed]), [Level::Skipped]);
+    }
+
+    /// An endpoint that one of the two programs reaches may be closed to the other.
+    #[test]
+    fn each_program_is_asked_and_says_so_for_itself() {
+        let lines = |inside: &[Inside]| -> Vec<String> {
+            let examined = Examined { inside: Some(inside.to_vec()), ..Examined::default() };
+            let findings = examine(&scene(), &examined).findings.into_iter();
+            findings
+                .filter(|finding| finding.check == Check::Endpoint)
+                .map(|it| format!("{:?} {}: {}", it.level, it.object, it.message))
+                .collect()
+        };
+        let served = "pod kube-system/asked: http://s3 accepts its keys; asked for b";
+        let (controller, node) = (format!("Ok controller c-1: {served}"), format!("Ok node n: {served}"));
+        let unasked = |program: &str| {
+            format!("Skipped {program}: no pod of it was asked: none is ready, or --most-nodes is 0")
+        };
+        let [of_controller, of_node] =
+            [Role::Controller, Role::Node].map(|role| of(role, &[Verdict::Accepted]));
+        let both = [of_node.clone(), of_controller.clone()];
+        assert_eq!(lines(&both), [controller.clone(), node.clone()], "and no line for all of it");
+        assert_eq!(lines(&[of_controller]), [controller, unasked("s3-csi-node")]);
+        assert_eq!(lines(&[of_node]), [unasked("s3-csi-controller"), node]);
+        assert_eq!(lines(&[]), [unasked("s3-csi-controller"), unasked("s3-csi-node")]);
+    }
+
+    #[test]
+    fn keys_are_missing_only_where_they_are_used() {
+        let mut snapshot = scene();
+        snapshot.volumes.clear();
+        let levels = |snapshot: &Snapshot| -> Vec<Level> {
+            let all = [of(Role::Controller, &[]), report(&[])];
+            endpoint(snapshot, Some(&all)).iter().map(|finding| finding.level).collect()
+        };
+        assert_eq!(levels(&snapshot), [Level::Skipped, Level::Skipped]);
+        let template = &mut snapshot.deployments[0].spec.as_mut().unwrap().template;
+        template.spec.as_mut().unwrap().containers[0].env = None;
+        assert_eq!(levels(&snapshot), [Level::Info, Level::Skipped], "a controller that makes no buckets");
     }
 
     #[test]

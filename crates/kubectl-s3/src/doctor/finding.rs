@@ -1,16 +1,21 @@
 //! What a check finds.
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
 #[serde(rename_all = "camelCase")]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Check {
     Definition,
+    #[strum(serialize = "CSIDriver")]
     CsiDriver,
     Controller,
+    #[strum(serialize = "node service")]
     NodeService,
     Versions,
     Permissions,
+    #[strum(serialize = "driver's keys")]
     DriverKeys,
     Classes,
     Volumes,
@@ -19,29 +24,8 @@ pub enum Check {
     Leftovers,
     Kernel,
     Endpoint,
+    #[strum(serialize = "clocks")]
     Clock,
-}
-
-impl Check {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Definition => "definition",
-            Self::CsiDriver => "CSIDriver",
-            Self::Controller => "controller",
-            Self::NodeService => "node service",
-            Self::Versions => "versions",
-            Self::Permissions => "permissions",
-            Self::DriverKeys => "driver's keys",
-            Self::Classes => "classes",
-            Self::Volumes => "volumes",
-            Self::Claims => "claims",
-            Self::Attachments => "attachments",
-            Self::Leftovers => "leftovers",
-            Self::Kernel => "kernel",
-            Self::Endpoint => "endpoint",
-            Self::Clock => "clocks",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -9,7 +9,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{CustomResourceExt as _, ResourceExt as _};
 
 use super::finding::{Check, Finding, Level};
-use crate::installation::{CONTROLLER, NODE_SERVICE};
+use crate::installation::{CONTROLLER, Installation, NODE_SERVICE};
 use crate::snapshot::Snapshot;
 use crate::why::{is_node_ready, is_registered};
 use crate::workload::{self, chart_version, image, is_ready, start_failure};
@@ -80,7 +80,7 @@ pub(super) fn csi_driver(snapshot: &Snapshot) -> Vec<Finding> {
 
 /// Each pod of the driver that does not work.
 fn unready(check: Check, pods: &[Pod]) -> impl Iterator<Item = Finding> {
-    let unready = pods.iter().filter(|pod| !is_ready(pod) && !workload::has_ended(pod));
+    let unready = pods.iter().filter(|pod| !is_ready(pod) && !workload::phase(pod).has_ended());
     unready.map(move |pod| {
         let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
         let why =
@@ -173,8 +173,15 @@ pub(super) fn versions(snapshot: &Snapshot) -> Vec<Finding> {
     let older = older.filter(|_| !versions.is_empty() && !versions.contains("")).count();
     if older > 0 {
         let message = format!("{older} Mountpoint Pods are of another version than the driver");
-        let remedy =
-            "nothing has to be done: they serve until their workloads end, new workloads get new ones";
+        let moves = Installation::of(&snapshot.deployments, &snapshot.daemon_sets)
+            .is_some_and(|installation| installation.moves_on_upgrade);
+        let remedy = if moves {
+            "nothing has to be done: their mounts move to pods of the driver's version, one after the other on each node; \
+             those that cannot move (Linux before 6.9) stay until their workloads end"
+        } else {
+            "nothing has to be done: they serve until their workloads end, new workloads get new ones \
+             (`mountpointPod.moveOnUpgrade` of the chart is false)"
+        };
         found.push(Finding::new(Check::Versions, Level::Info, "", message).remedy(remedy));
     }
     found
@@ -239,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_that_differ_are_told() {
+    fn versions_that_differ_are_reported() {
         let mut snapshot = scene();
         snapshot.mountpoint_pods.clear();
         let other = versions(&snapshot);
@@ -251,6 +258,12 @@ mod tests {
         let mut old = mountpoint_pod(&json!({"phase": "Running"}));
         old.pod.driver_version = "0.9.0".to_owned();
         snapshot.mountpoint_pods = vec![old];
-        assert!(versions(&snapshot)[2].message.contains("1 Mountpoint Pods"));
+        let moving = &versions(&snapshot)[2];
+        assert!(moving.message.contains("1 Mountpoint Pods") && moving.remedy.contains("move to pods"));
+        let template = &mut snapshot.deployments[0].spec.as_mut().unwrap().template;
+        let container = &mut template.spec.as_mut().unwrap().containers[0];
+        let variable = json!([{"name": "MOVE_ON_UPGRADE", "value": "false"}]);
+        container.env = serde_json::from_value(variable).unwrap();
+        assert!(versions(&snapshot)[2].remedy.contains("until their workloads end, new workloads"));
     }
 }

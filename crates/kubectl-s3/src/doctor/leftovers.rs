@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::DRIVER;
+use contract::names::{DRIVER, NOT_READY_TAINT};
 use k8s_openapi::api::core::v1::Node;
 use kube::{CustomResourceExt as _, ResourceExt};
 
@@ -11,8 +11,6 @@ use super::finding::{Check, Finding, Level};
 use crate::snapshot::Snapshot;
 use crate::workload::{self, is_ready};
 
-/// Set by administrators on new nodes, and removed by the node service.
-const TAINT: &str = "s3.csi.scality.com/agent-not-ready";
 /// Drivers that mount S3 buckets, which may be moved from.
 const OTHERS: &[&str] = &["s3.csi.aws.com", "ru.yandex.s3.csi", "ch.ctrox.csi.s3-driver"];
 /// The first kernel that sends requests again to another server of a mount.
@@ -37,10 +35,12 @@ pub(super) fn leftovers(snapshot: &Snapshot) -> Vec<Finding> {
     let current = MountpointS3PodAttachment::crd().spec.versions.first().map(|version| version.name.clone());
     for version in stored.flatten().filter(|version| Some(*version) != current.as_ref()) {
         let message = format!("attachments may be stored as version {version} of an older driver");
-        let remedy = "once there are none: kubectl patch crd NAME --subresource=status --type=merge -p '{\"status\": {\"storedVersions\": [\"v2\"]}}'";
-        found.push(
-            finding(Level::Warning, MountpointS3PodAttachment::crd_name().to_owned(), message).remedy(remedy),
+        let name = MountpointS3PodAttachment::crd_name();
+        let remedy = format!(
+            "once there are none: kubectl patch crd {name} --subresource=status --type=merge \
+             -p '{{\"status\": {{\"storedVersions\": [\"v2\"]}}}}'"
         );
+        found.push(finding(Level::Warning, name.to_owned(), message).remedy(remedy));
     }
     for other in
         snapshot.csi_drivers.iter().map(ResourceExt::name_any).filter(|name| OTHERS.contains(&name.as_str()))
@@ -55,8 +55,8 @@ pub(super) fn leftovers(snapshot: &Snapshot) -> Vec<Finding> {
         let ready =
             snapshot.node_services.iter().any(|pod| is_ready(pod) && workload::node(pod) == Some(&name));
         if ready {
-            let message = format!("has the taint {TAINT}, though its node service is ready");
-            let remedy = format!("kubectl taint node {name} {TAINT}-");
+            let message = format!("has the taint {NOT_READY_TAINT}, though its node service is ready");
+            let remedy = format!("kubectl taint node {name} {NOT_READY_TAINT}-");
             found.push(finding(Level::Warning, name, message).remedy(remedy));
         }
     }
@@ -65,7 +65,7 @@ pub(super) fn leftovers(snapshot: &Snapshot) -> Vec<Finding> {
 
 fn is_tainted(node: &Node) -> bool {
     let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
-    taints.into_iter().flatten().any(|taint| taint.key == TAINT)
+    taints.into_iter().flatten().any(|taint| taint.key == NOT_READY_TAINT)
 }
 
 pub(super) fn kernels(snapshot: &Snapshot) -> Vec<Finding> {
@@ -128,7 +128,8 @@ mod tests {
         assert_eq!(other[0].0, Level::Info);
         let tainted = found(|it| {
             it.nodes[0].spec =
-                serde_json::from_value(json!({"taints": [{"key": TAINT, "effect": "NoSchedule"}]})).unwrap();
+                serde_json::from_value(json!({"taints": [{"key": NOT_READY_TAINT, "effect": "NoSchedule"}]}))
+                    .unwrap();
         });
         assert!(tainted[0].1.contains("though its node service is ready"), "{tainted:?}");
     }

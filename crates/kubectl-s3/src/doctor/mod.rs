@@ -6,6 +6,7 @@ mod finding;
 mod installation;
 mod leftovers;
 pub mod rights;
+pub mod rules;
 mod volumes;
 
 use serde::Serialize;
@@ -78,7 +79,7 @@ pub fn examine(snapshot: &Snapshot, examined: &Examined) -> Report {
     for (check, needs, find) in CHECKS {
         let hidden = needs.iter().find_map(|what| Some((what, snapshot.unreadable.get(what)?)));
         if let Some((what, error)) = hidden {
-            let message = format!("cannot read {}: {error}", what.as_str());
+            let message = format!("cannot read {}: {error}", what.into_str());
             findings.push(Finding::new(*check, Level::Skipped, "", message));
             continue;
         }

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_that_wait_or_stay_are_told() {
+    fn claims_that_wait_or_stay_are_reported() {
         let mut snapshot = scene();
         snapshot.classes =
             vec![serde_json::from_value(json!({"metadata": {"name": "c"}, "provisioner": DRIVER})).unwrap()];

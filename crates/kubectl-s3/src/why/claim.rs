@@ -8,7 +8,7 @@ use super::link::{Outcome, Stop};
 use super::subject::Subject;
 use crate::class::invalid;
 use crate::events::{self, message, newest};
-use crate::installation::Installation;
+use crate::installation::{CONTROLLER, Installation};
 use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 use crate::workload::{is_ready, node};
@@ -71,7 +71,7 @@ pub(super) fn is_of_foreign_provisioner(claim: &PersistentVolumeClaim) -> bool {
     claim.annotations().get(PROVISIONER).is_some_and(|provisioner| provisioner != DRIVER)
 }
 
-/// A class that is another driver's. One that is missing may be anybody's.
+/// A class that is another driver's. One that is missing may be of any driver.
 pub(super) fn is_foreign_class(snapshot: &Snapshot, name: &str) -> bool {
     snapshot.class(name).is_some_and(|class| class.provisioner != DRIVER)
 }
@@ -199,13 +199,13 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
             "ControllerNotRunning",
             "no controller of the driver is ready, so that nothing makes a bucket for the claim".to_owned(),
             "start the controller",
-            "kubectl get pods -A -l app=s3-csi-controller".to_owned(),
+            format!("kubectl get pods -A -l app={CONTROLLER}"),
         );
     }
     stop(
         "ProvisioningPending",
         "the claim has no volume yet, and no event says why".to_owned(),
         "wait some seconds; if it stays so, look at the controller's log",
-        "kubectl logs -n kube-system deployment/s3-csi-controller".to_owned(),
+        subject.controller_logs(),
     )
 }

@@ -1,38 +1,25 @@
 //! The links of a chain, and how they are put together.
 
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 /// From the user's pod to its mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, IntoStaticStr)]
 #[serde(rename_all = "camelCase")]
+#[strum(const_into_str, serialize_all = "lowercase")]
 pub enum Step {
     Claim,
     Class,
     Volume,
     Keys,
     Node,
+    #[strum(serialize = "node service")]
     NodeService,
     Attachment,
+    #[strum(serialize = "Mountpoint Pod")]
     MountpointPod,
     Mount,
     Workload,
-}
-
-impl Step {
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Claim => "claim",
-            Self::Class => "class",
-            Self::Volume => "volume",
-            Self::Keys => "keys",
-            Self::Node => "node",
-            Self::NodeService => "node service",
-            Self::Attachment => "attachment",
-            Self::MountpointPod => "Mountpoint Pod",
-            Self::Mount => "mount",
-            Self::Workload => "workload",
-        }
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

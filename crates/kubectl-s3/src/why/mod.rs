@@ -10,6 +10,7 @@ mod subject;
 #[cfg(test)]
 mod tests;
 
+use contract::mountpoint_pod::Phase;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
@@ -21,7 +22,7 @@ pub(crate) use serving::unhealthy;
 use subject::Subject;
 
 use crate::snapshot::Snapshot;
-use crate::workload::{claims, has_ended, has_volumes, node, phase, start_failure};
+use crate::workload::{claims, has_volumes, node, phase, start_failure};
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -29,7 +30,7 @@ pub struct Answer {
     pub namespace: String,
     pub pod: String,
     pub node: String,
-    pub phase: String,
+    pub phase: Phase,
     /// One for each volume of this driver.
     pub volumes: Vec<Chain>,
     /// The one reason, if anything is wrong.
@@ -59,8 +60,8 @@ pub fn why(snapshot: &Snapshot, pod: &Pod) -> Answer {
         namespace: pod.namespace().unwrap_or_default(),
         pod: pod.name_any(),
         node: text(node(pod)),
-        phase: phase(pod).to_owned(),
-        cause: cause.or_else(|| own_failure(pod)).filter(|_| !has_ended(pod)),
+        phase: phase(pod),
+        cause: cause.or_else(|| own_failure(pod)).filter(|_| !phase(pod).has_ended()),
         volumes,
     }
 }

@@ -2,6 +2,7 @@
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::mountpoint_pod::Phase;
+use contract::names::mount_event;
 use controller::events::Reason;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Event;
@@ -10,6 +11,7 @@ use kube::ResourceExt as _;
 use super::link::{Outcome, Stop};
 use super::subject::Subject;
 use crate::events::{self, MountFailure, last_seen, message, mount_failure, newest};
+use crate::installation::CONTROLLER;
 use crate::readable::Readable;
 use crate::secret::SecretName;
 use crate::volume::VolumeFacts;
@@ -33,9 +35,6 @@ const UNSERVED: &[Reason] = &[
 ];
 /// The controller repeats these Events every ten minutes while they are true.
 const TRUE_FOR: SignedDuration = SignedDuration::from_mins(11);
-/// What the node service says about a mount that it watches; the newest counts.
-const MOUNT_NEWS: &[&str] =
-    &["BucketMountLost", "BucketMountUnresponsive", "BucketMountRestored", "BucketMountResponsive"];
 
 fn newest_on_pod<'a>(subject: Subject<'a>, reasons: &[&str]) -> Option<&'a Event> {
     let (namespace, name, uid) = (subject.namespace(), subject.pod.name_any(), subject.pod.uid());
@@ -44,7 +43,7 @@ fn newest_on_pod<'a>(subject: Subject<'a>, reasons: &[&str]) -> Option<&'a Event
     newest(&subject.snapshot.events, about, reasons)
 }
 
-/// What the controller says about the pod: all that somebody sees who may read nothing but this namespace.
+/// What the controller says about the pod: all that a user sees who may read nothing but this namespace.
 fn reported(subject: Subject<'_>, reasons: &[Reason]) -> Option<Outcome> {
     let names: Vec<&str> = reasons.iter().map(|reason| (*reason).into()).collect();
     let event = newest_on_pod(subject, &names)?;
@@ -93,20 +92,20 @@ pub(super) fn attachment(
     if volume.is_none() {
         return Outcome::unknown("", "");
     }
-    let stop = |reason: &str, message: String, remedy: &str, command: &str| {
-        let (reason, remedy, command) = (reason.to_owned(), remedy.to_owned(), command.to_owned());
+    let stop = |reason: &str, message: String, remedy: &str, command: String| {
+        let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
         Outcome::Stops(Stop { object: String::new(), reason, message, remedy, command })
     };
-    let pods = "kubectl get pods -A -l app=s3-csi-controller";
     if snapshot.is_readable(Readable::DriverPods) && !snapshot.controllers.iter().any(is_ready) {
         let message = "no controller of the driver is ready, so that the pod is not attached".to_owned();
+        let pods = format!("kubectl get pods -A -l app={CONTROLLER}");
         return stop("ControllerNotRunning", message, "start the controller", pods);
     }
     stop(
         "AttachmentPending",
         "the controller has not attached the pod yet".to_owned(),
         "wait some seconds; if it stays so, look at the controller's log",
-        "kubectl logs -A -l app=s3-csi-controller --prefix",
+        subject.controller_logs(),
     )
 }
 
@@ -139,18 +138,17 @@ pub(super) fn mountpoint_pod(
         }
         let message = format!("Mountpoint Pod {namespace}/{name} does not exist yet");
         let remedy = "wait some seconds; if it stays so, look at the controller's log";
-        return stop(
-            "MountpointPodMissing",
-            message,
-            remedy,
-            "kubectl logs -A -l app=s3-csi-controller --prefix".to_owned(),
-        );
+        return stop("MountpointPodMissing", message, remedy, subject.controller_logs());
     };
     let pod = &facts.pod;
     if let Some(failure) = &pod.start_failure {
         let reason = Reason::from(failure);
         let message = format!("Mountpoint Pod {namespace}/{name} does not start: {failure}");
-        return stop(reason.into(), message, remedy(reason), describe);
+        let command = match reason {
+            Reason::MountpointPodCrashing => format!("kubectl logs -n {namespace} {name} --previous"),
+            _ => describe,
+        };
+        return stop(reason.into(), message, remedy(reason), command);
     }
     let note = format!("version {}", pod.driver_version);
     match pod.phase {
@@ -174,9 +172,8 @@ fn remedy(reason: Reason) -> &'static str {
         Reason::MountpointPodUnschedulable => {
             "make room on the node: the Mountpoint Pod must run beside its workload"
         }
-        Reason::MountpointPodCrashing | Reason::MountpointPodStartFailed => {
-            "see what its container said: kubectl logs --previous"
-        }
+        Reason::MountpointPodCrashing => "see what its container said before it ended",
+        Reason::MountpointPodStartFailed => "do what the message says; the kubelet tries again by itself",
         _ => "the controller replaces it; if the node rejected it, make room there",
     }
 }
@@ -198,7 +195,7 @@ pub(super) fn mount(
         Outcome::Stops(Stop { object: name.to_owned(), reason: reason.to_owned(), message, remedy, command })
     };
     if subject.is_mounted() {
-        let news = newest_on_pod(subject, MOUNT_NEWS);
+        let news = newest_on_pod(subject, mount_event::ALL);
         return match news.filter(|event| event.type_.as_deref() == Some("Warning")) {
             Some(event) => {
                 let reason = event.reason.clone().unwrap_or_default();

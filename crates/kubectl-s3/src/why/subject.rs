@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
+use crate::installation::{CONTROLLER, Installation};
 use crate::snapshot::Snapshot;
 use crate::workload::has_volumes;
 
@@ -16,6 +17,19 @@ pub(crate) struct Subject<'a> {
 impl Subject<'_> {
     pub(super) fn namespace(self) -> String {
         self.pod.namespace().unwrap_or_default()
+    }
+
+    /// `kubectl logs` takes one namespace, which is the release's.
+    pub(super) fn controller_logs(self) -> String {
+        let Snapshot { deployments, daemon_sets, controllers, .. } = self.snapshot;
+        let installed = Installation::of(deployments, daemon_sets).map(|it| it.namespace);
+        match installed.or_else(|| controllers.first()?.namespace()) {
+            // All replicas, because only the leader says something. With a selector, kubectl shows ten lines of each.
+            Some(namespace) => {
+                format!("kubectl logs -n {namespace} -l app={CONTROLLER} --prefix --tail=200")
+            }
+            None => format!("kubectl get pods -A -l app={CONTROLLER}"),
+        }
     }
 
     /// A pod whose volumes are mounted needs nothing of what is only for mounting.

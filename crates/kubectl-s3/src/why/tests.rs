@@ -28,9 +28,22 @@ fn stops(change: impl FnOnce(&mut Snapshot), step: Step, reason: &str, word: &st
     assert_eq!((cause.step, cause.reason.as_str()), (step, reason), "{cause:?}");
     let text = format!("{} {} {}", cause.message, cause.remedy, cause.command);
     assert!(text.contains(word), "{word} is not in: {text}");
-    assert!(!cause.remedy.is_empty() && cause.command.starts_with("kubectl "), "{cause:?}");
+    assert!(!cause.remedy.is_empty(), "{cause:?}");
+    can_run(&cause.command);
     let stopped = answer.volumes[0].links.iter().filter(|link| link.state == State::Stops).count();
     assert_eq!(stopped, usize::from(step != Step::Workload), "{:?}", answer.volumes);
+}
+
+/// Every cause comes through here.
+fn can_run(command: &str) {
+    let words: Vec<&str> = command.split(' ').collect();
+    assert_eq!(words[0], "kubectl");
+    assert!(["describe", "get", "logs", "s3"].contains(&words[1]), "{command}");
+    let has = |flag: &str| words.contains(&flag);
+    // `kubectl logs` knows one namespace only, and a workload's name shows one of its pods.
+    let everywhere = has("-A") || has("--all-namespaces") || command.contains("deployment/");
+    assert!(words[1] != "logs" || has("-n") && !everywhere, "{command}");
+    assert!(words.iter().all(|word| !word.is_empty()), "{command}");
 }
 
 fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
@@ -162,6 +175,11 @@ fn nodes_stop_the_chain() {
 #[test]
 fn attachments_stop_the_chain() {
     stops(|it| it.attachments.clear(), Step::Attachment, "AttachmentPending", "log");
+    let alone = |it: &mut Snapshot| {
+        it.attachments.clear();
+        it.controllers = vec![driver_pod("s3-csi-controller-1", false)];
+    };
+    stops(alone, Step::Attachment, "ControllerNotRunning", "get pods -A -l app=s3-csi-controller");
     let event = |it: &mut Snapshot| {
         it.attachments.clear();
         it.events = vec![event("Pod", "web", "PodIdentityDisabled", "set podIdentity.enabled", NOW)];
@@ -184,6 +202,8 @@ fn mountpoint_pods_stop_the_chain() {
     ] {
         stops(with(waiting(reason, "because")), Step::MountpointPod, expected, "because");
     }
+    let crashes = with(waiting("CrashLoopBackOff", ""));
+    stops(crashes, Step::MountpointPod, "MountpointPodCrashing", "logs -n mounts mp-1 --previous");
     let full = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]});
     stops(with(full), Step::MountpointPod, "MountpointPodUnschedulable", "room");
     stops(with(json!({"phase": "Pending"})), Step::MountpointPod, "MountpointPodStarting", "wait");
@@ -196,6 +216,42 @@ fn mountpoint_pods_stop_the_chain() {
         )];
     };
     stops(rejected, Step::MountpointPod, "MountpointPodRejected", "quota");
+}
+
+#[test]
+fn the_controllers_logs_are_looked_for_where_it_is_installed() {
+    let moved = |it: &mut Snapshot| {
+        it.deployments[0].metadata.namespace = Some("storage".to_owned());
+        it.daemon_sets[0].metadata.namespace = Some("storage".to_owned());
+    };
+    let unknown = |it: &mut Snapshot| {
+        it.deployments.clear();
+        it.daemon_sets.clear();
+        it.controllers.clear();
+        it.unreadable.insert(Readable::DriverPods, "forbidden".to_owned());
+    };
+    let unattached: fn(&mut Snapshot) = |it| it.attachments.clear();
+    let unserved: fn(&mut Snapshot) = |it| it.mountpoint_pods.clear();
+    let unmade: fn(&mut Snapshot) = |it| {
+        it.claims = vec![from(claim("Pending", "fast"))];
+        it.volumes.clear();
+        it.classes = vec![from(json!({"metadata": {"name": "fast"}, "provisioner": DRIVER}))];
+    };
+    for (step, reason, change) in [
+        (Step::Attachment, "AttachmentPending", unattached),
+        (Step::MountpointPod, "MountpointPodMissing", unserved),
+        (Step::Volume, "ProvisioningPending", unmade),
+    ] {
+        let there = "kubectl logs -n storage -l app=s3-csi-controller --prefix";
+        let anywhere = "kubectl get pods -A -l app=s3-csi-controller";
+        for (installed, command) in [(moved as fn(&mut Snapshot), there), (unknown, anywhere)] {
+            let both = |it: &mut Snapshot| {
+                installed(it);
+                change(it);
+            };
+            stops(both, step, reason, command);
+        }
+    }
 }
 
 #[test]
@@ -249,7 +305,7 @@ fn a_pod_with_its_volumes_may_fail_for_reasons_of_its_own() {
     assert_eq!(ended.cause, None, "nothing can be done for it any more");
 }
 
-/// Somebody who may read nothing but their namespace.
+/// A user who may read nothing but their namespace.
 fn confined(it: &mut Snapshot) {
     it.volumes.clear();
     it.attachments.clear();

@@ -94,6 +94,11 @@ items:
 {{- index (.annotations | default dict) "eks.amazonaws.com/role-arn" | default "" }}
 {{- end }}
 
+{{- /* Whether a pod with this service account can do without keys. */}}
+{{- define "s3-csi.hasIdentity" -}}
+{{- if or (include "s3-csi.role" .account) .root.Values.podIdentity.eks.driver .root.Values.instanceProfile.enabled }}yes{{ end }}
+{{- end }}
+
 {{- /* The driver's identity where it has no keys: variables, volume mounts and volumes of a pod with this service account. Names
     and paths differ from those of EKS's webhooks, which leave variables that exist alone. */}}
 {{- define "s3-csi.identityVariables" -}}

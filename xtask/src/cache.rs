@@ -1,8 +1,6 @@
 //! The cache: programs and images that take long to build, and the state of running clusters.
 
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
@@ -50,71 +48,12 @@ impl Cache {
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| self.0.join("target"), PathBuf::from)
     }
 
-    /// To be called before our own code is compiled.
-    pub fn adopt(&self, checkout: &Path) -> Result<()> {
-        adopt(&self.target(), checkout)
-    }
-
     pub fn root(&self) -> &Path {
         &self.0
     }
 }
 
-/// Cargo detects changes by modification time alone, and its output does not record the checkout it was built from, so it
-/// would miss an edit that is older than another clone's build. When another checkout built last, all files of this one are
-/// therefore marked as new.
-fn adopt(target: &Path, checkout: &Path) -> Result<()> {
-    let record = target.join("checkout");
-    if std::fs::read(&record).is_ok_and(|last| last == checkout.as_os_str().as_bytes()) {
-        return Ok(());
-    }
-    for folder in ["crates", "tests", "xtask"] {
-        renew(&checkout.join(folder))?;
-    }
-    std::fs::create_dir_all(target)?;
-    Ok(std::fs::write(record, checkout.as_os_str().as_bytes())?)
-}
-
-fn renew(folder: &Path) -> Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            renew(&entry.path())?;
-        } else {
-            std::fs::File::options().append(true).open(entry.path())?.set_modified(SystemTime::now())?;
-        }
-    }
-    Ok(())
-}
-
 /// The root of the checkout that this program was built from.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lives in a folder of the workspace")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_sources_of_another_checkout_are_new() {
-        let (target, checkout) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for folder in ["crates/a/src", "tests", "xtask"] {
-            std::fs::create_dir_all(checkout.path().join(folder)).unwrap();
-        }
-        let source = checkout.path().join("crates/a/src/lib.rs");
-        let long_ago = SystemTime::UNIX_EPOCH;
-        let is_new = || std::fs::metadata(&source).unwrap().modified().unwrap() > long_ago;
-        let age = || std::fs::File::create(&source).unwrap().set_modified(long_ago).unwrap();
-        let adopt = || adopt(target.path(), checkout.path()).unwrap();
-        age();
-        adopt();
-        assert!(is_new());
-        age();
-        adopt();
-        assert!(!is_new(), "it was not used by another checkout since");
-        std::fs::write(target.path().join("checkout"), "/elsewhere").unwrap();
-        adopt();
-        assert!(is_new());
-    }
 }

@@ -1,30 +1,27 @@
 //! Runs other programs, with errors that show their output.
 
-use std::ffi::{OsStr, OsString};
-use std::fmt::Write as _;
+use std::ffi::OsString;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-/// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
-const TAIL_LINES: usize = 25;
+pub use crate::process::tail;
+use crate::process::{describe, listen};
+
+/// The longest are installations, for which Helm waits five minutes, and downloads of packages. The rest is for slow networks
+/// and busy machines. Builds, lints and suites have their own deadlines.
+const RUN_WITHIN: Duration = Duration::from_mins(30);
 
 /// Runs to the end; on failure the error has the last lines of the program's output.
 pub fn run(command: &mut Command) -> Result<()> {
     capture(command).map(drop)
 }
 
-/// Like [`run`], and returns standard output.
+/// Like [`run`], and returns the lines of standard output.
 pub fn capture(command: &mut Command) -> Result<String> {
-    let line = describe(command);
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {line}"))?;
-    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-    if !output.status.success() {
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        bail!("{line}: {}\n{}", output.status, tail(&format!("{stdout}{stderr}")));
-    }
-    Ok(stdout)
+    listen(command, RUN_WITHIN, |_| {})
 }
 
 /// Runs with this process's own input and output, and returns its exit code. The program prints its own errors.
@@ -33,11 +30,6 @@ pub fn relay(command: &mut Command) -> Result<ExitCode> {
     let status = command.status().with_context(|| format!("cannot start {line}"))?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-pub fn tail(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
 }
 
 /// The last lines of a log and where the rest of it is.
@@ -56,14 +48,6 @@ pub fn search_path() -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     std::env::join_paths(folders).unwrap_or(path.clone())
-}
-
-pub(crate) fn describe(command: &Command) -> String {
-    let mut line = command.get_program().to_string_lossy().into_owned();
-    for argument in command.get_args().map(OsStr::to_string_lossy) {
-        let _ = write!(line, " {argument}");
-    }
-    line
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 /// Build output, which is not copied.
 const LEFT_OUT: &[&str] = &[".git", "target"];
@@ -33,6 +33,19 @@ pub fn mirror(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Changes the version of all crates of a copy.
+pub fn set_version(copy: &Path, version: &str) -> Result<()> {
+    let manifest = copy.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest)?;
+    // At the start of a line; dependencies have theirs after their names.
+    let parts: Vec<&str> = text.split("\nversion = \"").collect();
+    let [front, back] = parts[..] else {
+        bail!("{} has {} lines with a version instead of one", manifest.display(), parts.len() - 1);
+    };
+    let rest = back.split_once('"').map_or("", |(_, rest)| rest);
+    Ok(fs::write(&manifest, format!("{front}\nversion = \"{version}\"{rest}"))?)
+}
+
 fn names(folder: &Path) -> Result<BTreeSet<OsString>> {
     let mut names = BTreeSet::new();
     for entry in fs::read_dir(folder)? {
@@ -46,6 +59,18 @@ fn names(folder: &Path) -> Result<BTreeSet<OsString>> {
 mod tests {
     use super::*;
     use std::time::SystemTime;
+
+    #[test]
+    fn the_version_is_changed_and_nothing_else() {
+        let copy = tempfile::tempdir().unwrap();
+        let manifest = |version: &str| format!("[p]\nversion = \"{version}\"\na = {{version = \"0.1.0\"}}\n");
+        let file = copy.path().join("Cargo.toml");
+        fs::write(&file, manifest("0.1.0")).unwrap();
+        set_version(copy.path(), "99.0.0").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), manifest("99.0.0"));
+        fs::write(&file, "[p]\n").unwrap();
+        assert!(set_version(copy.path(), "99.0.0").is_err());
+    }
 
     #[test]
     fn only_what_differs_is_written() {

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::cache::{Cache, checkout};
 use crate::cluster::Cluster;
@@ -27,6 +28,11 @@ const USUAL: &[&str] = &[
 /// Installs or upgrades the driver, for the cluster's S3 server and with Alice's keys unless `values` override them. Returns
 /// when the pods are ready.
 pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
+    install_chart(cluster, &checkout().join("charts/s3-csi"), values)
+}
+
+/// The same with another chart.
+pub fn install_chart(cluster: &Cluster, chart: &Path, values: &[&str]) -> Result<()> {
     let kubectl =
         |arguments: &[&str]| capture(cluster.kubectl()?.args(["--namespace", NAMESPACE]).args(arguments));
     if kubectl(&["get", "secret", KEYS, "--ignore-not-found", "--output=name"])?.is_empty() {
@@ -38,9 +44,29 @@ pub fn install(cluster: &Cluster, values: &[&str]) -> Result<()> {
     let values = usual.iter().map(String::as_str).chain(values.iter().copied());
     run(helm(cluster)?
         .args(["upgrade", "--install", "s3-csi"])
-        .arg(checkout().join("charts/s3-csi"))
+        .arg(chart)
         .args(values.flat_map(|value| ["--set", value]))
-        .args(["--wait", "--timeout=300s"]))
+        .args(["--wait", "--timeout=300s"]))?;
+    wait_for_departures(|| kubectl(&["get", "pods", "--selector=app=s3-csi-controller", TERMINATING]))
+}
+
+/// Names of pods that are being deleted.
+const TERMINATING: &str = "--output=jsonpath={.items[?(@.metadata.deletionTimestamp)].metadata.name}";
+/// As long as Helm waits for pods to become ready.
+const DEPARTED_WITHIN: Duration = Duration::from_mins(5);
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Helm does not wait for the controller of the previous installation, which leads with its own values until it has ended.
+fn wait_for_departures(leaving: impl Fn() -> Result<String>) -> Result<()> {
+    let until = Instant::now() + DEPARTED_WITHIN;
+    loop {
+        let left = leaving()?;
+        if left.trim().is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < until, "pods of the previous installation do not end: {left}");
+        std::thread::sleep(LOOK_EVERY);
+    }
 }
 
 /// The values of every installation by [`install`].

@@ -9,25 +9,28 @@ use crate::programs::{Kubernetes, Programs, Purpose};
 
 /// For the demo and for `cluster up`.
 pub fn prepare(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
-    prepare_with(cache, kubernetes, Purpose::Cluster, || Ok(()))
+    prepare_with(cache, &[kubernetes], Purpose::Cluster, || Ok(()))
 }
 
-/// The same with additional builds. Go and Cargo run at the same time, because each spends minutes on a single large
-/// package.
+/// The same for several releases, with additional builds. Go and Cargo run at the same time, because each spends minutes on
+/// a single large package.
 pub fn prepare_with<T: Send>(
     cache: &Cache,
-    kubernetes: Kubernetes,
+    releases: &[Kubernetes],
     purpose: Purpose,
     compile: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
     debian::ensure_packages()?;
     debian::ensure_root()?;
-    if !Programs::are_built(cache, kubernetes, purpose)? {
-        // Checked before minutes of other work.
-        debian::ensure_go()?;
+    for release in releases {
+        if !Programs::are_built(cache, *release, purpose)? {
+            // Checked before minutes of other work.
+            debian::ensure_go()?;
+        }
     }
     std::thread::scope(|scope| {
-        let programs = scope.spawn(|| Programs::ensure(cache, kubernetes, purpose));
+        let programs = scope
+            .spawn(|| releases.iter().try_for_each(|release| Programs::ensure(cache, *release, purpose)));
         let compiled = image::build_all(cache).and_then(|_| compile());
         programs.join().ok().context("the thread that runs Go panicked")??;
         compiled

@@ -6,13 +6,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use xtask::cache::Cache;
+use xtask::cache::{Cache, checkout};
 use xtask::cluster::{self, Boot, Cluster, Node, Plan, State};
 use xtask::command::relay;
 use xtask::programs::Kubernetes;
 use xtask::progress::step;
 use xtask::s3::{self, Account};
-use xtask::{bench, cargo, conformance, debian, demo, driver, ground, image, sbom, test, testpod, witness};
+use xtask::sources::Sources;
+use xtask::{
+    bench, cargo, conformance, debian, demo, driver, ground, image, krew, sbom, test, testpod, witness,
+};
 
 /// Build, run, test and measure the project on a real Kubernetes node.
 #[derive(Parser)]
@@ -34,7 +37,20 @@ enum Xtask {
     /// Build the release programs and the images.
     Image(ImageArguments),
     /// Build the kubectl plugin without shared libraries.
-    Plugin,
+    Plugin {
+        /// Write it into this folder, with the licence, as an archive for krew.
+        #[arg(long)]
+        archive: Option<PathBuf>,
+    },
+    /// Print the manifest by which krew installs the kubectl plugin.
+    Krew {
+        /// Where the archives will be, without their names.
+        #[arg(long)]
+        url: String,
+        /// What `plugin --archive` wrote on a machine of each architecture.
+        #[arg(required = true)]
+        archives: Vec<PathBuf>,
+    },
     /// Print the chart as a plain manifest, for clusters without Helm.
     Manifest {
         #[command(flatten)]
@@ -44,7 +60,11 @@ enum Xtask {
         values: Vec<String>,
     },
     /// Print the crates of the shipped programs with their licences, as `CycloneDX`.
-    Sbom,
+    Sbom {
+        /// Folder with `/var/lib/dpkg/status.d` of an image, whose Debian packages are listed, too; can be repeated.
+        #[arg(long)]
+        packages: Vec<PathBuf>,
+    },
     /// Regenerate the generated files that are committed.
     Gen,
     #[command(name = cluster::INIT, hide = true)]
@@ -210,26 +230,34 @@ fn run(command: Xtask) -> Result<ExitCode> {
         _ => {}
     }
     let cache = Cache::open()?;
-    cache.adopt(xtask::cache::checkout())?;
+    let sources = Sources::adopt(&cache.target(), checkout())?;
+    let code = run_with(&cache, command);
+    sources.release()?;
+    code
+}
+
+fn run_with(cache: &Cache, command: Xtask) -> Result<ExitCode> {
     match command {
-        Xtask::Demo(release) => demo::run(&cache, release.kubernetes)?,
-        Xtask::Test(wanted) => return test::run(&cache, &wanted),
-        Xtask::Conformance(wanted) => return conformance::run(&cache, &wanted),
-        Xtask::Bench(wanted) => bench::run(&cache, &wanted)?,
-        Xtask::Cluster(command) => return run_cluster(&cache, command),
-        Xtask::S3(arguments) => return run_s3(&cache, arguments),
+        Xtask::Demo(release) => demo::run(cache, release.kubernetes)?,
+        Xtask::Test(wanted) => return test::run(cache, &wanted),
+        Xtask::Conformance(wanted) => return conformance::run(cache, &wanted),
+        Xtask::Bench(wanted) => bench::run(cache, &wanted)?,
+        Xtask::Cluster(command) => return run_cluster(cache, command),
+        Xtask::S3(arguments) => return run_s3(cache, arguments),
         Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder) }) => {
-            image::unpack(&cache, &name, &folder)?;
+            image::unpack(cache, &name, &folder)?;
         }
-        Xtask::Plugin => println!("{}", cargo::plugin(&cache)?.display()),
+        Xtask::Plugin { archive: None } => println!("{}", cargo::plugin(cache)?.display()),
+        Xtask::Plugin { archive: Some(folder) } => println!("{}", krew::archive(cache, &folder)?.display()),
+        Xtask::Krew { url, archives } => print!("{}", krew::manifest(&url, &archives)?),
         Xtask::Manifest { release, values } => {
-            print!("{}", driver::manifest(&cache, release.kubernetes, &values)?);
+            print!("{}", driver::manifest(cache, release.kubernetes, &values)?);
         }
-        Xtask::Sbom => print!("{}", sbom::of_programs(&cache)?),
-        Xtask::Gen => test::generate(&cache)?,
+        Xtask::Sbom { packages } => print!("{}", sbom::of_images(cache, &packages)?),
+        Xtask::Gen => test::generate(cache)?,
         Xtask::Image(_) => {
             debian::ensure_packages()?;
-            for image in image::build_all(&cache)? {
+            for image in image::build_all(cache)? {
                 println!("{} {}\n    {}", image.reference, image.digest, image.archive.display());
             }
         }

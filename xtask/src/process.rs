@@ -1,5 +1,8 @@
 //! Subprocesses whose output is read while they run and that are killed at their deadline.
 
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
 use std::io::{BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -8,9 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::cluster::processes;
-use crate::command::{describe, tail};
-
+/// How much of a failed program's output or of a log is shown: the cause is nearly always in the last lines.
+const TAIL_LINES: usize = 25;
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A line of a process's output.
@@ -91,6 +93,19 @@ pub fn listen(command: &mut Command, limit: Duration, mut heard: impl FnMut(&str
     }
 }
 
+pub fn tail(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+pub(crate) fn describe(command: &Command) -> String {
+    let mut line = command.get_program().to_string_lossy().into_owned();
+    for argument in command.get_args().map(OsStr::to_string_lossy) {
+        let _ = write!(line, " {argument}");
+    }
+    line
+}
+
 /// In a thread, because another process that inherited the pipe may keep it open forever. A carriage return also ends a
 /// line, because programs show progress by rewriting one line.
 fn forward(
@@ -116,6 +131,14 @@ fn forward(
     });
 }
 
+/// The numbers of all processes.
+pub(crate) fn processes() -> impl Iterator<Item = u32> {
+    fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+}
+
 /// The process and its descendants. A process whose parent has exited is reparented and is not found.
 fn family(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, stat(pid)?.1))).collect();
@@ -131,7 +154,7 @@ fn family(root: u32) -> Vec<u32> {
 
 /// State and parent. They are parsed after the last parenthesis, because a program's name can contain anything.
 fn stat(pid: u32) -> Option<(String, u32)> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit(')').next()?.split_whitespace();
     Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }

@@ -31,6 +31,9 @@ impl std::fmt::Display for Kubernetes {
 }
 
 impl Kubernetes {
+    /// Newest first. The chart refuses what is older than the last.
+    pub const ALL: [Self; 2] = [Self::V1_36, Self::V1_34];
+
     fn minor(self) -> u32 {
         match self {
             Self::V1_36 => 36,
@@ -48,7 +51,7 @@ impl Kubernetes {
     }
 
     /// The exact version, from the module file.
-    fn version(self) -> Result<String> {
+    pub(crate) fn version(self) -> Result<String> {
         let module = fs::read_to_string(self.module().join("go.mod"))?;
         let version = module.split_whitespace().skip_while(|word| *word != "k8s.io/kubernetes").nth(1);
         Ok(version
@@ -86,7 +89,8 @@ type Tool = (&'static str, &'static str, &'static str);
 const VERSITYGW: Tool = ("versitygw", "github.com/versity/versitygw/cmd/versitygw", "1.8.0");
 const HELM: Tool = ("helm", "helm.sh/helm/v4/cmd/helm", "4.3.1");
 const CSI_SANITY: Tool = ("csi-sanity", "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity", "5.6.0");
-const TOOLS: &[Tool] = &[VERSITYGW, HELM, CSI_SANITY];
+const ACTIONLINT: Tool = ("actionlint", "github.com/rhysd/actionlint/cmd/actionlint", "1.7.12");
+const TOOLS: &[Tool] = &[VERSITYGW, HELM, CSI_SANITY, ACTIONLINT];
 
 /// Six minutes on two cores; the rest is for slower or busy machines and slow downloads.
 const BUILD_WITHIN: Duration = Duration::from_hours(1);
@@ -94,6 +98,7 @@ const BUILD_WITHIN: Duration = Duration::from_hours(1);
 /// What the programs are needed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
+    Lints,
     Cluster,
     Tests,
     Conformance,
@@ -102,6 +107,7 @@ pub enum Purpose {
 impl Purpose {
     fn programs(self) -> Vec<Program> {
         match self {
+            Self::Lints => Vec::new(),
             Self::Cluster | Self::Tests => NODE.to_vec(),
             Self::Conformance => [NODE, SUITE, &[SPECS]].concat(),
         }
@@ -109,6 +115,7 @@ impl Purpose {
 
     fn tools(self) -> &'static [Tool] {
         match self {
+            Self::Lints => &[ACTIONLINT],
             Self::Cluster | Self::Conformance => &[VERSITYGW, HELM],
             Self::Tests => TOOLS,
         }
@@ -159,7 +166,7 @@ impl Programs {
             })?;
         }
         match purpose {
-            Purpose::Cluster | Purpose::Conformance => Ok(()),
+            Purpose::Lints | Purpose::Cluster | Purpose::Conformance => Ok(()),
             Purpose::Tests => definitions::ensure(cache),
         }
     }
@@ -214,7 +221,7 @@ impl Programs {
         self.root.join(format!("kubernetes-{}", self.version)).join(name)
     }
 
-    /// helm, csi-sanity or versitygw.
+    /// actionlint, csi-sanity, helm or versitygw.
     pub fn tool(&self, name: &str) -> PathBuf {
         let version = TOOLS.iter().find(|tool| tool.0 == name).map_or("unknown", |tool| tool.2);
         self.root.join(format!("{name}-{version}")).join(name)
@@ -252,6 +259,8 @@ fn count(meter: &Meter, line: &str) {
 pub(crate) fn go(cache: &Cache, verb: &str) -> Command {
     let mut go = Command::new("go");
     go.arg(verb).env("CGO_ENABLED", "0").env_remove("GOFLAGS");
+    // Compilers are short-lived: collecting garbage less often takes memory instead of processor time.
+    go.env("GOGC", "400");
     go.env("GOCACHE", cache.go().join("build")).env("GOMODCACHE", cache.go().join("modules"));
     go
 }
@@ -262,11 +271,28 @@ mod tests {
 
     #[test]
     fn the_module_files_name_the_releases_they_are_filed_under() {
-        for kubernetes in [Kubernetes::V1_36, Kubernetes::V1_34] {
+        for kubernetes in Kubernetes::ALL {
             let version = kubernetes.version().unwrap();
             assert!(version.starts_with(&format!("1.{}.", kubernetes.minor())), "{version}");
         }
+        assert_eq!(Kubernetes::ALL, Kubernetes::value_variants());
+        assert!(Kubernetes::ALL.is_sorted_by_key(|release| std::cmp::Reverse(release.minor())));
     }
+
+    /// A release on which no suite runs may not be able to do what the driver relies on.
+    #[test]
+    fn the_chart_refuses_releases_older_than_the_tested_ones() {
+        let [.., oldest] = Kubernetes::ALL;
+        for (file, words) in [
+            ("charts/s3-csi/Chart.yaml", format!("kubeVersion: \">={oldest}.0-0\"")),
+            ("docs/installation.md", format!("* Kubernetes {oldest} or newer")),
+            ("docs/troubleshooting.md", format!("requires kubeVersion: >={oldest}.0-0")),
+        ] {
+            let text = fs::read_to_string(checkout().join(file)).unwrap();
+            assert!(text.contains(&words), "{file} does not say `{words}`");
+        }
+    }
+
     #[test]
     fn go_names_programs_by_their_packages() {
         for (name, package) in NODE {

@@ -58,7 +58,8 @@ impl Figures {
             let middle = median(&row.samples);
             let samples = row.samples.iter().copied();
             // For times and sizes less is better, for ratios and rates more.
-            let worst = if row.key.contains("_ratio") || row.key.ends_with("_per_s") {
+            let is_ratio = row.key.contains("_ratio") || row.key.contains("_vs_");
+            let worst = if is_ratio || row.key.ends_with("_per_s") {
                 samples.fold(f64::INFINITY, f64::min)
             } else {
                 samples.fold(f64::NEG_INFINITY, f64::max)

@@ -27,6 +27,9 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
+    /// Measure only this row, such as `seq_read` (only for `data`).
+    #[arg(long, value_name = "ROW")]
+    only: Option<String>,
     /// The order of the faults and the moments at which they happen (only for `chaos`).
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -57,7 +60,10 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
         Name::Chaos => chaos::measure(cache, wanted.seed, wanted.minutes)?.publish("chaos"),
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
-        Name::Data => data::measure(cache, wanted.repetitions, wanted.mount_s3.as_deref())?.publish("data"),
+        Name::Data => {
+            let (other, only) = (wanted.mount_s3.as_deref(), wanted.only.as_deref());
+            data::measure(cache, wanted.repetitions, other, only)?.publish("data")
+        }
         Name::Mount => mount::measure(cache, wanted.repetitions)?.publish("mount"),
         Name::Provision => provision::measure(cache, wanted.repetitions)?.publish("provision"),
         Name::Survive => survive::measure(cache, wanted.repetitions)?.publish("survive"),

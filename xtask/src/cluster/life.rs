@@ -9,8 +9,9 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
-use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, network, processes};
+use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, network};
 use crate::command::run;
+use crate::process::processes;
 use crate::{debian, image};
 
 /// The kernel kills a PID namespace within a second or two; the rest is for a busy machine.

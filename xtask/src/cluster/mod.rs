@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Cache;
 use crate::command::search_path;
+use crate::process::processes;
 use crate::programs::{Kubernetes, Programs};
 
 pub use init::run as run_init;
@@ -240,11 +241,4 @@ fn for_the_node(command: &mut Command) {
         command.env_remove(variable).env_remove(variable.to_uppercase());
     }
     command.env("PATH", search_path());
-}
-
-pub(crate) fn processes() -> impl Iterator<Item = u32> {
-    fs::read_dir("/proc")
-        .into_iter()
-        .flatten()
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }

@@ -13,8 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::init::USABLE;
 use super::life::{abort_fuse, await_end, kill, members_of_pid_namespace};
-use super::{Cluster, INIT, Node, cgroup, for_the_node, network, processes};
+use super::{Cluster, INIT, Node, cgroup, for_the_node, network};
 use crate::command::{run, tail_of_log};
+use crate::process::processes;
 
 /// How a node is started.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -37,7 +37,7 @@ pub struct Wanted {
 }
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
-    ground::prepare_with(cache, wanted.kubernetes, Purpose::Conformance, || Ok(()))?;
+    ground::prepare_with(cache, &[wanted.kubernetes], Purpose::Conformance, || Ok(()))?;
     let programs = Programs::of(cache, wanted.kubernetes)?;
     let folder = checkout().join("target/conformance");
     fs::create_dir_all(&folder)?;

@@ -133,7 +133,7 @@ fn descriptor(kind: &str, content: &[u8]) -> Value {
     json!({"mediaType": kind, "digest": digest(content), "size": content.len()})
 }
 
-fn digest(content: &[u8]) -> String {
+pub(crate) fn digest(content: &[u8]) -> String {
     format!("sha256:{}", base16ct::lower::encode_string(&Sha256::digest(content)))
 }
 
@@ -141,7 +141,8 @@ fn to_bytes(value: &Value) -> Result<Vec<u8>> {
     Ok(serde_json::to_vec(value)?)
 }
 
-fn architecture() -> &'static str {
+/// As images and Kubernetes name it.
+pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",

@@ -10,6 +10,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::command::capture;
 
+/// Where scanners look for packages in an image without a package manager: a file for each.
+const PACKAGES: &str = "var/lib/dpkg/status.d";
+/// Backslashes and variables are dpkg-query's.
+const STATUS: &str =
+    r"Package: ${Package}\nVersion: ${Version}\nArchitecture: ${Architecture}\nSource: ${source:Package}\n";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Folder { mode: u32 },
@@ -33,6 +39,12 @@ impl Contents {
             0o644,
             b"root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n".to_vec(),
         );
+        // Scanners need it to know whose packages these are.
+        self.file(
+            "etc/os-release",
+            0o644,
+            fs::read("/etc/os-release").context("cannot read the system's name")?,
+        );
         self.file("etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n".to_vec());
         let bundle = "etc/ssl/certs/ca-certificates.crt";
         let content = fs::read(Path::new("/").join(bundle)).context("cannot read the CA certificates")?;
@@ -47,7 +59,18 @@ impl Contents {
             let place =
                 library.strip_prefix("/").expect("ldd prints whole paths").to_string_lossy().into_owned();
             self.copy(&library, &place)?;
+            self.package(&library)?;
         }
+        Ok(())
+    }
+
+    /// Says of which Debian package a file is.
+    fn package(&mut self, file: &Path) -> Result<()> {
+        let package = package_of(file)?;
+        let mut query = Command::new("dpkg-query");
+        let status = capture(query.args(["--show", "--showformat", STATUS, &package]))?;
+        let name = package.split(':').next().unwrap_or_default();
+        self.file(&format!("{PACKAGES}/{name}"), 0o644, status.into_bytes());
         Ok(())
     }
 
@@ -105,6 +128,21 @@ impl Contents {
     }
 }
 
+/// `NAME` or `NAME:ARCHITECTURE`. Debian moved its libraries below `/usr`; dpkg knows some of them by their old path.
+fn package_of(file: &Path) -> Result<String> {
+    let moved = Path::new("/usr").join(file.strip_prefix("/").unwrap_or(file));
+    let owner = |file: &Path| capture(Command::new("dpkg-query").arg("--search").arg(file));
+    let printed = owner(file).or_else(|_| owner(&moved));
+    let printed = printed.with_context(|| format!("no Debian package has {}", file.display()))?;
+    owner_of(&printed).with_context(|| format!("cannot understand dpkg-query: {}", printed.trim()))
+}
+
+/// In `libc6:amd64: /lib/x86_64-linux-gnu/libc.so.6`.
+fn owner_of(printed: &str) -> Option<String> {
+    let lines = printed.lines().filter(|line| !line.starts_with("diversion by"));
+    lines.filter_map(|line| line.split_once(": ")).map(|(package, _)| package.to_owned()).next()
+}
+
 fn linked(program: &Path) -> Result<Vec<PathBuf>> {
     match capture(Command::new("ldd").arg(program)) {
         Ok(printed) => libraries(&printed),
@@ -129,6 +167,20 @@ fn libraries(printed: &str) -> Result<Vec<PathBuf>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_image_names_the_packages_of_its_libraries() {
+        let mut contents = Contents::default();
+        contents.program(&std::env::current_exe().unwrap(), "bin/test").unwrap();
+        let place = format!("{PACKAGES}/libc6");
+        let Some(Entry::File { content, .. }) = contents.0.get(&place) else {
+            panic!("{:?}", contents.0.keys())
+        };
+        let said = String::from_utf8_lossy(content);
+        assert!(said.starts_with("Package: libc6\nVersion: ") && said.contains("\nArchitecture: "), "{said}");
+        assert_eq!(owner_of("diversion by a from: /b\nlibc6:amd64: /c\n").as_deref(), Some("libc6:amd64"));
+        assert_eq!(owner_of("\n"), None);
+    }
 
     #[test]
     fn the_loader_and_the_libraries_are_found() {

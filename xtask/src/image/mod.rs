@@ -3,12 +3,14 @@
 mod archive;
 mod contents;
 pub mod next;
+pub mod released;
 pub mod suite;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use crate::cache::Cache;
 use crate::cargo;
@@ -17,7 +19,7 @@ use crate::progress::step;
 use archive::{Image, Layout};
 use contents::Contents;
 
-pub(crate) use archive::MANIFEST;
+pub(crate) use archive::{MANIFEST, architecture, digest};
 
 /// The pause image of the node's pods, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
@@ -72,6 +74,17 @@ const PULLED: &str = "busybox-pulled";
 /// Its objects in the node's registry.
 pub(crate) fn pulled(cache: &Cache) -> Result<Layout> {
     Layout::read(&write(&cache.images(), PULLED, Path::new(""))?.archive)
+}
+
+/// The configuration and the layer of an archive.
+pub fn parts(archive: &Path) -> Result<(Value, Vec<u8>)> {
+    let Layout { manifest, blobs, .. } = Layout::read(archive)?;
+    let manifest: Value = serde_json::from_slice(&manifest)?;
+    let blob = |descriptor: &Value| {
+        let found = blobs.iter().find(|(digest, _)| descriptor["digest"] == digest.as_str());
+        found.map(|(_, content)| content).with_context(|| format!("{descriptor} is missing"))
+    };
+    Ok((serde_json::from_slice(blob(&manifest["config"])?)?, blob(&manifest["layers"][0])?.clone()))
 }
 
 /// Writes the files of one image into a folder, for the Dockerfile.

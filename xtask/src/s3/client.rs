@@ -100,9 +100,36 @@ impl Client {
         self.send(Method::Put, &[bucket], &[("policy", "")], policy.as_bytes()).map(drop)
     }
 
-    /// Begins a multipart upload that is never completed.
-    pub fn begin_upload(&self, bucket: &str, key: &str) -> Result<()> {
-        self.send(Method::Post, &[bucket, key], &[("uploads", "")], &[]).map(drop)
+    /// Begins a multipart upload.
+    pub fn begin_upload(&self, bucket: &str, key: &str) -> Result<String> {
+        let begun = text(self.send(Method::Post, &[bucket, key], &[("uploads", "")], &[])?)?;
+        elements(&begun, "UploadId").pop().context("the S3 server has not named the upload")
+    }
+
+    /// Returns the part's `ETag`.
+    pub fn upload_part(
+        &self,
+        bucket: &str,
+        key: &str,
+        upload: &str,
+        number: u64,
+        part: &[u8],
+    ) -> Result<String> {
+        let number = number.to_string();
+        let query = [("partNumber", number.as_str()), ("uploadId", upload)];
+        let answer = self.agent.run(self.request(Method::Put, &[bucket, key], &query)?.body(part)?)?;
+        let etag = answer.headers().get("etag").and_then(|etag| etag.to_str().ok());
+        Ok(etag.with_context(|| format!("the S3 server answered {} to a part", answer.status()))?.to_owned())
+    }
+
+    /// With the `ETag`s of all its parts.
+    pub fn complete_upload(&self, bucket: &str, key: &str, upload: &str, parts: &[String]) -> Result<()> {
+        let part = |(number, etag): (usize, &String)| {
+            format!("<Part><PartNumber>{}</PartNumber><ETag>{etag}</ETag></Part>", number + 1)
+        };
+        let parts: String = parts.iter().enumerate().map(part).collect();
+        let body = format!("<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>");
+        self.send(Method::Post, &[bucket, key], &[("uploadId", upload)], body.as_bytes()).map(drop)
     }
 
     /// Multipart uploads that were neither completed nor aborted.

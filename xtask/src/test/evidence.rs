@@ -8,6 +8,7 @@ use anyhow::Result;
 use crate::cache::checkout;
 use crate::cluster::{Cluster, Node, Profile};
 use crate::command::{capture, run};
+use crate::programs::Kubernetes;
 
 /// (file, arguments of kubectl)
 const DUMPS: &[(&str, &[&str])] = &[
@@ -33,7 +34,10 @@ pub fn keep(cluster: &Cluster, name: &str) {
 /// Copies the logs of every component and pod and dumps the objects of the API server. It skips what fails, because it is
 /// meant for broken clusters.
 fn collect(cluster: &Cluster, suite: &str) -> Result<PathBuf> {
-    let folder = checkout().join("target/evidence").join(suite);
+    // Of a run on several releases, each keeps its own.
+    let older = cluster.plan().ok().map(|plan| plan.kubernetes).filter(|it| *it != Kubernetes::default());
+    let name = older.map_or(suite.to_owned(), |release| format!("{suite}-{release}"));
+    let folder = checkout().join("target/evidence").join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder)?;
     for node in cluster.nodes().unwrap_or(vec![Node::FIRST]) {

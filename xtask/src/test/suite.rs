@@ -1,12 +1,16 @@
 //! Running test programs, and counting what they say.
 
-use std::process::{Command, ExitStatus};
+use std::cell::Cell;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::evidence;
+use super::failures::{Failure, Failures};
+use super::repeat::repeat;
+use super::{Wanted, evidence};
 use crate::cargo::TestProgram;
 use crate::cluster::Cluster;
 use crate::process::{Line, Process};
@@ -18,35 +22,38 @@ const SUITE_WITHIN: Duration = Duration::from_mins(40);
 /// What a program that was stuck may still have to say when its cluster is gone.
 const LAST_WORDS_WITHIN: Duration = Duration::from_mins(1);
 
-/// How many journeys go on at once on the node: they wait for kubelet more than they work.
-const CLUSTER_THREADS: u32 = 6;
+/// How many tests of a suite go on at once. They wait for other programs more than they work.
+fn threads(suite: &str) -> u32 {
+    match suite {
+        "api" | "claims" | "cluster" => 6,
+        // Each has the node to itself, or makes clusters of its own. Those of `kernel` compute, and start programs that disturb files
+        // that other tests have open.
+        _ => 2,
+    }
+}
+
+/// In the names of tests that need another build of the driver. They run only with `--released`.
+pub(super) const OF_RELEASED: &str = "the_released_version";
 /// For each of the two fuzz tests.
 const FUZZ_SECONDS: &str = "30";
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) passed: u32,
-    pub(super) failed: u32,
+    pub(super) failures: Vec<Failure>,
+    /// Passed, but only when they ran once more.
+    pub(super) unstable: Vec<Failure>,
 }
 
 impl std::ops::AddAssign for Count {
     fn add_assign(&mut self, other: Self) {
         self.passed += other.passed;
-        self.failed += other.failed;
+        self.failures.extend(other.failures);
+        self.unstable.extend(other.unstable);
     }
 }
 
 impl Count {
-    /// `test result: ok. 3 passed; 0 failed; 0 ignored; …`, the last line of every test program. A test that is ignored proves
-    /// nothing, so it has failed.
-    fn parse(line: &str) -> Option<Self> {
-        let rest = line.strip_prefix("test result: ")?;
-        let number = |what: &str| -> Option<u32> {
-            rest.split(&['.', ';'][..]).find_map(|part| part.trim().strip_suffix(what)?.trim().parse().ok())
-        };
-        Some(Self { passed: number("passed")?, failed: number("failed")? + number("ignored")? })
-    }
-
     /// Nothing that was run has passed nothing. With a filter, other suites may have the tests that are meant.
     fn of_something(self, filter: Option<&str>) -> Result<Self> {
         if self == Self::default() && filter.is_none() {
@@ -68,11 +75,12 @@ impl Count {
 pub(super) fn or_failed(what: &str, outcome: Result<Count>) -> Count {
     outcome.unwrap_or_else(|error| {
         println!("{what}: {error:#}");
-        Count { passed: 0, failed: 1 }
+        let failure = Failure { name: what.to_owned(), reason: format!("{error:#}") };
+        Count { failures: vec![failure], ..Count::default() }
     })
 }
 
-pub(super) fn unit(programs: &[TestProgram], filter: Option<&str>) -> Result<Count> {
+pub(super) fn unit(programs: &[&TestProgram], filter: Option<&str>) -> Result<Count> {
     let waiting = Mutex::new(programs.iter().filter(|program| program.is_unit));
     let next = || waiting.lock().expect("no other thread panics while it holds it").next();
     let work = || {
@@ -81,8 +89,7 @@ pub(super) fn unit(programs: &[TestProgram], filter: Option<&str>) -> Result<Cou
             let mut command = Command::new(&program.path);
             command.current_dir(&program.package).arg("--quiet").args(filter);
             command.env("S3_CSI_FUZZ_SECONDS", FUZZ_SECONDS);
-            let title = format!("\nunit tests of `{}`\n", program.name);
-            total += or_failed(&program.name, run(&mut command, title, SUITE_WITHIN, || {}));
+            total += or_failed(&program.name, run(&mut command, &program.name, SUITE_WITHIN, || {}));
         }
         total
     };
@@ -105,71 +112,95 @@ pub(super) enum Place<'a> {
     Machine(Kubernetes),
 }
 
+impl Place<'_> {
+    fn command(self, program: &Path) -> Result<Command> {
+        match self {
+            Place::Inside(cluster) => {
+                let mut command = cluster.command(program)?;
+                command.env("S3_CSI_CLUSTER", cluster.dir());
+                command.env("S3_CSI_PROGRAMS", cluster.cache().target().join("release"));
+                Ok(command)
+            }
+            Place::Machine(kubernetes) => {
+                let mut command = Command::new(program);
+                command.env("S3_CSI_XTASK", std::env::current_exe()?);
+                command.env("S3_CSI_KUBERNETES", kubernetes.to_string());
+                Ok(command)
+            }
+        }
+    }
+}
+
 /// Runs one suite where it belongs. A failure leaves evidence.
 pub(super) fn suite(
     programs: &[TestProgram],
     name: &str,
     place: Place<'_>,
-    filter: Option<&str>,
+    wanted: &Wanted,
 ) -> Result<Count> {
+    let filter = wanted.filter();
     let program = programs.iter().find(|program| !program.is_unit && program.name == name);
     let program = &program.with_context(|| format!("there is no test program `{name}`"))?.path;
     println!("\nsuite `{name}`");
-    let (mut command, cluster) = match place {
-        Place::Inside(cluster) => {
-            let mut command = cluster.command(program)?;
-            command.env("S3_CSI_CLUSTER", cluster.dir());
-            command.env("S3_CSI_PROGRAMS", cluster.cache().target().join("release"));
-            (command, Some(cluster))
-        }
-        Place::Machine(kubernetes) => {
-            let mut command = Command::new(program);
-            command.env("S3_CSI_XTASK", std::env::current_exe()?);
-            command.env("S3_CSI_KUBERNETES", kubernetes.to_string());
-            (command, None)
-        }
+    let cluster = match place {
+        Place::Inside(cluster) => Some(cluster),
+        Place::Machine(_) => None,
     };
-    // A failure is shown when it happens, not with all others at the end of the suite.
-    command.args(filter).arg("--nocapture");
-    if name == "cluster" {
-        command.arg(format!("--test-threads={CLUSTER_THREADS}"));
-    }
-    let keep = |cluster: &Cluster| evidence::keep(cluster, name);
-    let mut is_down = false;
-    let counted = run(&mut command, String::new(), SUITE_WITHIN, || {
-        if let Some(cluster) = cluster {
-            keep(cluster);
-            is_down = true;
-            if let Err(error) = cluster.down() {
-                println!("{error:#}");
+    let is_down = Cell::new(false);
+    let run_tests = |arguments: &[&str]| {
+        let mut command = place.command(program)?;
+        // A failure is shown when it happens, not with all others at the end of the suite.
+        command.args(arguments).arg("--nocapture");
+        run(&mut command, name, SUITE_WITHIN, || {
+            if let Some(cluster) = cluster {
+                evidence::keep(cluster, name);
+                is_down.set(true);
+                if let Err(error) = cluster.down() {
+                    println!("{error:#}");
+                }
             }
-        }
-    });
-    match (cluster, &counted) {
-        (Some(cluster), Ok(Count { failed: 1.., .. }) | Err(_)) if !is_down => keep(cluster),
-        _ => {}
+        })
+    };
+    let threads = format!("--test-threads={}", threads(name));
+    let mut arguments: Vec<&str> = filter.into_iter().chain([threads.as_str()]).collect();
+    if filter != Some(OF_RELEASED) {
+        // Not `#[ignore]`: a test that is ignored has failed.
+        arguments.extend(["--skip", OF_RELEASED]);
+    }
+    let mut counted = run_tests(&arguments);
+    let has_failed = counted.as_ref().map_or(true, |count| !count.failures.is_empty());
+    if let Some(cluster) = cluster.filter(|_| has_failed && !is_down.get()) {
+        evidence::keep(cluster, name);
+    }
+    if wanted.repeats() {
+        counted = counted.map(|count| repeat(name, count, |test| run_tests(&["--exact", test])));
     }
     counted?.of_something(filter)
 }
 
-/// Shows each test as it ends, and the rest of the output in one piece after its title: another suite may be running beside this
-/// one. A program that is stuck is freed, and it ends or is left behind: the run goes on, whatever became of it.
-fn run(command: &mut Command, title: String, limit: Duration, free: impl FnOnce()) -> Result<Count> {
-    let mut tests = Process::start(command)?;
-    let mut result = None;
-    let mut rest = title;
+/// Shows each test as it ends, and the rest of the output in one piece: another suite may be running beside this one. A program
+/// that is stuck is freed, and it ends or is left behind: the run goes on, whatever became of it.
+fn run(command: &mut Command, name: &str, limit: Duration, free: impl FnOnce()) -> Result<Count> {
+    let mut tests = Process::start(command.stderr(Stdio::piped()))?;
+    let (mut result, mut failures) = (None, Failures::default());
+    let mut rest = format!("\n{name}:\n");
     let mut heard = |line| {
-        let Line::Out(line) = line else { return };
-        result = Count::parse(&line).or(result);
-        if line.starts_with("test ") && !line.starts_with("test result") {
-            println!("{line}");
-        } else {
-            rest.extend([&line, "\n"]);
+        failures.read(&line);
+        match line {
+            Line::Error(line) => eprintln!("{line}"),
+            Line::Out(line) => {
+                result = Numbers::parse(&line).or(result);
+                if line.starts_with("test ") && !line.starts_with("test result") {
+                    println!("{line}");
+                } else {
+                    rest.extend([&line, "\n"]);
+                }
+            }
         }
     };
     if let Some(status) = tests.hear(limit, &mut heard)? {
         print!("{rest}");
-        return conclude(result, status);
+        return conclude(result, failures.of(name), status);
     }
     println!("did not end within {} min", limit.as_secs() / 60);
     free();
@@ -180,9 +211,35 @@ fn run(command: &mut Command, title: String, limit: Duration, free: impl FnOnce(
     bail!("was stuck for more than {} min; after its cluster was taken down: {end}", limit.as_secs() / 60)
 }
 
-fn conclude(result: Option<Count>, status: ExitStatus) -> Result<Count> {
+/// What a test program says in its last line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Numbers {
+    passed: u32,
+    failed: usize,
+    ignored: u32,
+}
+
+impl Numbers {
+    /// `test result: ok. 3 passed; 0 failed; 0 ignored; …`
+    fn parse(line: &str) -> Option<Self> {
+        let rest = line.strip_prefix("test result: ")?;
+        let number = |what: &str| -> Option<u32> {
+            rest.split(&['.', ';'][..]).find_map(|part| part.trim().strip_suffix(what)?.trim().parse().ok())
+        };
+        let failed = usize::try_from(number("failed")?).ok()?;
+        Some(Self { passed: number("passed")?, failed, ignored: number("ignored")? })
+    }
+}
+
+fn conclude(result: Option<Numbers>, failures: Vec<Failure>, status: ExitStatus) -> Result<Count> {
     match result {
-        Some(count) if count.failed > 0 || status.success() => Ok(count),
+        Some(said) if said.ignored > 0 => bail!("{} tests are ignored, which proves nothing", said.ignored),
+        Some(said) if said.failed != failures.len() => {
+            bail!("{} tests failed, of which {} are named in the output", said.failed, failures.len())
+        }
+        Some(said) if said.failed > 0 || status.success() => {
+            Ok(Count { passed: said.passed, failures, unstable: Vec::new() })
+        }
         _ => bail!("the tests ended with {status} and without a result"),
     }
 }
@@ -193,41 +250,50 @@ mod tests {
 
     fn say(result: &str, then: &str) -> Result<Count> {
         let script = format!("echo 'test result: {result}; 0 measured; 0 filtered out'; {then}");
-        run(Command::new("sh").args(["-c", &script]), String::new(), Duration::from_mins(1), || {})
+        run(Command::new("sh").args(["-c", &script]), "sh", Duration::from_mins(1), || {})
     }
 
     #[test]
     fn results_are_counted() {
         let line = "test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 2 filtered out; finished in 0.00s";
-        assert_eq!(Count::parse(line), Some(Count { passed: 12, failed: 1 }));
-        assert_eq!(Count::parse("test a ... ok"), None);
-        assert_eq!(Count::parse("test result: ok. many passed"), None);
-        assert_eq!(
-            say("ok. 2 passed; 0 failed; 0 ignored", "exit 0").unwrap(),
-            Count { passed: 2, failed: 0 }
-        );
+        assert_eq!(Numbers::parse(line), Some(Numbers { passed: 12, failed: 1, ignored: 0 }));
+        assert_eq!(Numbers::parse("test a ... ok"), None);
+        assert_eq!(Numbers::parse("test result: ok. many passed"), None);
+        let counted = say("ok. 2 passed; 0 failed; 0 ignored", "exit 0").unwrap();
+        assert_eq!(counted, Count { passed: 2, ..Count::default() });
+    }
+
+    #[test]
+    fn failures_are_named() {
+        let script = "echo \"thread 'a::b' (1) panicked at c.rs:1:2:\" >&2; echo why >&2; echo failures:; \
+            echo '    a::b'; echo; echo 'test result: FAILED. 2 passed; 1 failed; 0 ignored'; exit 101";
+        let counted =
+            run(Command::new("sh").args(["-c", script]), "sh", Duration::from_mins(1), || {}).unwrap();
+        assert_eq!(counted.passed, 2);
+        assert_eq!(counted.failures[0].name, "sh a::b");
+        assert!(counted.failures[0].reason.ends_with("c.rs:1:2:\nwhy"), "{}", counted.failures[0]);
+        assert!(say("FAILED. 2 passed; 1 failed; 0 ignored", "exit 101").is_err());
     }
 
     #[test]
     fn an_ignored_test_has_failed() {
-        let counted = say("ok. 2 passed; 0 failed; 1 ignored", "exit 0").unwrap();
-        assert_eq!(counted, Count { passed: 2, failed: 1 });
+        assert!(say("ok. 2 passed; 0 failed; 1 ignored", "exit 0").is_err());
     }
 
     #[test]
     fn no_test_at_all_is_a_failure_unless_a_filter_left_none_here() {
         let nothing = say("ok. 0 passed; 0 failed; 0 ignored", "exit 0").unwrap();
-        assert!(nothing.of_something(None).is_err());
-        assert!(nothing.of_something(Some("rename")).is_ok());
+        assert!(nothing.clone().of_something(None).is_err());
+        assert!(nothing.clone().of_something(Some("rename")).is_ok());
         let error = nothing.of_filtered(Some("rename")).unwrap_err().to_string();
         assert_eq!(error, "no test's name contains `rename`");
-        assert!(Count { passed: 1, failed: 0 }.of_filtered(Some("rename")).is_ok());
+        assert!(Count { passed: 1, ..Count::default() }.of_filtered(Some("rename")).is_ok());
     }
 
     #[test]
     fn a_program_that_dies_without_a_result_has_failed() {
         assert!(say("ok. 2 passed; 0 failed; 0 ignored", "kill -9 $$").is_err());
-        assert!(run(Command::new("true").arg(""), String::new(), Duration::from_mins(1), || {}).is_err());
+        assert!(run(Command::new("true").arg(""), "true", Duration::from_mins(1), || {}).is_err());
     }
 
     /// Neither the program nor its child ends, and taking the cluster down has freed neither.
@@ -236,7 +302,7 @@ mod tests {
         let mut freed = false;
         let mut stuck = Command::new("sh");
         stuck.args(["-c", "trap '' TERM; sleep 1000 & wait; wait"]);
-        let error = run(&mut stuck, String::new(), Duration::from_secs(1), || freed = true).unwrap_err();
+        let error = run(&mut stuck, "stuck", Duration::from_secs(1), || freed = true).unwrap_err();
         assert!(freed && error.to_string().contains("still runs"), "{error}");
     }
 }

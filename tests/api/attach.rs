@@ -178,7 +178,7 @@ async fn equal_workloads_share_and_different_ones_do_not() {
 }
 
 #[tokio::test]
-async fn pods_that_take_nobody_new_are_passed_over() {
+async fn pods_that_take_no_new_workloads_are_passed_over() {
     let stage = Stage::set("unsuitable").await;
     let _controller = shared(&stage.here.client).await;
     for (name, change) in [

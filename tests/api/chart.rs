@@ -23,7 +23,8 @@ fn objects_of_the_reference(stage: &Stage, values: &[&str]) -> Vec<Value> {
     objects_of(stage, Some(&file), &values)
 }
 
-fn objects_of(stage: &Stage, file: Option<&Path>, values: &[&str]) -> Vec<Value> {
+/// The same, with the values of a file.
+pub(crate) fn objects_of(stage: &Stage, file: Option<&Path>, values: &[&str]) -> Vec<Value> {
     let cluster = &stage.here.cluster;
     let folder = tempfile::tempdir().unwrap();
     let rendered = folder.path().join("rendered.yaml");
@@ -283,42 +284,5 @@ async fn no_container_writes_to_its_own_root() {
             "{}",
             container["name"]
         );
-    }
-}
-
-#[tokio::test]
-async fn mountpoint_pods_reach_names_and_the_endpoint_where_a_policy_is_asked_for() {
-    let stage = Stage::set("chart-network").await;
-    assert!(objects(&stage, &[]).iter().all(|one| one["kind"] != "NetworkPolicy"));
-    let anywhere = &Value::Null;
-    for (values, ports, to) in [
-        (&["s3.endpointUrl=http://s3.test"][..], &[80][..], anywhere),
-        (&["s3.endpointUrl=https://s3.test"], &[443], anywhere),
-        (&["s3.endpointUrl=https://s3.test", "node.s3EndpointUrl=http://s3.test:8000"], &[8000], anywhere),
-        (&["s3.endpointUrl="], &[443], anywhere),
-        (
-            &[
-                "mountpointPod.networkPolicy.endpointPorts={9000,3128}",
-                "mountpointPod.networkPolicy.endpointCidrs={10.1.0.0/16}",
-            ],
-            &[9000, 3128],
-            &json!([{"ipBlock": {"cidr": "10.1.0.0/16"}}]),
-        ),
-    ] {
-        let values: Vec<&str> =
-            values.iter().copied().chain(["mountpointPod.networkPolicy.enabled=true"]).collect();
-        let objects = objects(&stage, &values);
-        let policy = find(&objects, "NetworkPolicy", "s3-csi-mountpoint");
-        assert_eq!(policy["metadata"]["namespace"], "mount-s3");
-        let spec = &policy["spec"];
-        assert_eq!((&spec["podSelector"], &spec["ingress"]), (&json!({}), &Value::Null));
-        assert_eq!(spec["policyTypes"], json!(["Ingress", "Egress"]));
-        let of = |rule: &Value| -> Vec<u64> {
-            rule["ports"].as_array().unwrap().iter().filter_map(|port| port["port"].as_u64()).collect()
-        };
-        let egress = spec["egress"].as_array().unwrap();
-        assert_eq!(egress.len(), 2);
-        assert_eq!((of(&egress[0]), &egress[0]["to"]), (vec![53, 53], anywhere));
-        assert_eq!((of(&egress[1]), &egress[1]["to"]), (ports.to_vec(), to), "{values:?}");
     }
 }

@@ -17,7 +17,7 @@ async fn a_finished_workload_is_detached_and_its_pod_unmounted_and_removed() {
         stage.report(name, "Running").await;
         stage.report(name, phase).await;
         stage.nothing_attached().await;
-        stage.told_to_unmount(&pod.name_any()).await;
+        stage.marked_for_unmount(&pod.name_any()).await;
         stage.report_mountpoint(&pod.name_any(), json!({"phase": "Succeeded"})).await;
         stage.mountpoint_gone(&pod.name_any()).await;
     }
@@ -43,7 +43,7 @@ async fn the_mountpoint_pod_stays_for_those_who_stay() {
     assert!(!pod.annotations().contains_key(contract::names::annotation::NEEDS_UNMOUNT));
     stage.remove("w2").await;
     stage.nothing_attached().await;
-    stage.told_to_unmount(&pod.name_any()).await;
+    stage.marked_for_unmount(&pod.name_any()).await;
 }
 
 #[tokio::test]
@@ -88,7 +88,7 @@ async fn an_edited_volume_and_a_deleted_claim_do_not_keep_a_workload_attached() 
     volumes.delete(&stage.volume_name("data"), &DeleteParams::default()).await.unwrap();
     stage.remove("w").await;
     stage.nothing_attached().await;
-    stage.told_to_unmount(&pod.name_any()).await;
+    stage.marked_for_unmount(&pod.name_any()).await;
 }
 
 #[tokio::test]
@@ -106,5 +106,5 @@ async fn what_left_while_no_controller_ran_is_cleaned_at_its_start() {
     stage.remove("w2").await;
     *running = Some(Controller::start(&stage.here.client, &[]).await);
     stage.nothing_attached().await;
-    stage.told_to_unmount(&pod.name_any()).await;
+    stage.marked_for_unmount(&pod.name_any()).await;
 }

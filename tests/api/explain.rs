@@ -87,7 +87,7 @@ async fn bad_options_are_named_before_a_pod_is_made_and_their_correction_heals()
 }
 
 #[tokio::test]
-async fn ignored_options_and_handles_used_twice_are_told() {
+async fn ignored_options_and_handles_used_twice_are_reported() {
     let stage = Stage::set("options").await;
     let _controller = shared(&stage.here.client).await;
     let other = json!({
@@ -110,7 +110,7 @@ async fn ignored_options_and_handles_used_twice_are_told() {
 }
 
 #[tokio::test]
-async fn a_missing_service_account_is_told_in_the_api_servers_words() {
+async fn a_missing_service_account_is_reported_in_the_api_servers_words() {
     let stage = Stage::set("account").await;
     let _controller = shared(&stage.here.client).await;
     stage.volume("data", &[("mountpointPodServiceAccountName", "nobody")], &[]).await;
@@ -157,7 +157,7 @@ async fn a_mountpoint_pod_that_cannot_run_explains_itself() {
 }
 
 #[tokio::test]
-async fn an_exhausted_quota_is_told() {
+async fn an_exhausted_quota_is_reported() {
     let stage = Stage::set("quota").await;
     let _controller = shared(&stage.here.client).await;
     // On this quota's own kind of pods only: other tests share the namespace.

@@ -145,13 +145,13 @@ async fn an_attachment_that_was_deleted_while_no_controller_ran_comes_back_at_it
 }
 
 #[tokio::test]
-async fn a_mountpoint_pod_that_nobody_names_is_unmounted() {
+async fn a_mountpoint_pod_that_no_attachment_names_is_unmounted() {
     let stage = Stage::set("orphan").await;
     let _controller = shared(&stage.here.client).await;
     let name = format!("mp-{}", stage.here.namespace);
     stage.stray_mountpoint(&name).await;
     stage.run_mountpoint(&name).await;
-    stage.told_to_unmount(&name).await;
+    stage.marked_for_unmount(&name).await;
     stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
     eventually("it is being deleted", Duration::from_mins(1), || async {
         let pod = stage.mountpoint_pods().get_opt(&name).await.unwrap();
@@ -178,7 +178,7 @@ async fn strangers_in_the_mountpoint_namespace_are_left_alone() {
     let ours = format!("mp-{}", stage.here.namespace);
     stage.stray_mountpoint(&ours).await;
     stage.run_mountpoint(&ours).await;
-    stage.told_to_unmount(&ours).await;
+    stage.marked_for_unmount(&ours).await;
     let pod = stage.mountpoint_pods().get(&name).await.unwrap();
     assert!(
         pod.metadata.deletion_timestamp.is_none()

@@ -11,6 +11,7 @@ use xtask::command::{capture, run};
 use xtask::{definitions, driver};
 
 use crate::chart::{find, objects, pods, variable};
+use crate::identity_values::NODE_ROLE;
 
 /// The API server serves a new kind after a moment.
 const SERVED_WITHIN: Duration = Duration::from_mins(1);
@@ -226,6 +227,18 @@ async fn helm_says_what_is_missing() {
     assert!(said.contains("is the example of the chart") && said.contains(&missing), "{said}");
     let said = notes(&["s3.endpointUrl=http://s3.test"]);
     assert!(said.contains("plain HTTP") && !said.contains("example of the chart"), "{said}");
+    let said = notes(&["awsAccessSecret.name=none"]);
+    assert!(said.contains("there is no Secret none") && said.contains("--from-literal=key_id="), "{said}");
+    assert!(!said.contains(&missing), "the other Secret is not used: {said}");
+    // With an identity, the driver needs no keys.
+    for identity in ["podIdentity.eks.driver=true", "instanceProfile.enabled=true"] {
+        let said = notes(&[identity]);
+        assert!(!said.contains("there is no Secret"), "{identity}: {said}");
+    }
+    let said = notes(&[NODE_ROLE]);
+    assert!(!said.contains("Only volumes") && said.contains("the controller has no identity"), "{said}");
+    let said = notes(&[NODE_ROLE, "provisioning.enabled=false"]);
+    assert!(!said.contains("there is no Secret"), "{said}");
 
     let create = async |data: Value| {
         let secret = json!({"metadata": {"name": name}, "stringData": data});
@@ -277,6 +290,12 @@ async fn wrong_values_are_named() {
         ("proxy.httpsProxy=proxy:3128", "/proxy/httpsProxy", "does not match pattern"),
         ("metrics.podMonitor.interval=30", "/metrics/podMonitor/interval", "want string"),
         ("mountpointPod.namespace=Mount_S3", "/mountpointPod/namespace", "does not match pattern"),
+        (
+            "podIdentity.eks.enabled=true",
+            "`podIdentity.eks.enabled` needs",
+            "`podIdentity.enabled`, which is false",
+        ),
+        ("tls.caCertData=PEM", "`tls.caCertData` needs", "`tls.caCertConfigMap`, which is empty"),
     ] {
         let error = driver::render(&stage.here.cluster, None, &[value]).unwrap_err().to_string();
         assert!(error.contains(place) && error.contains(words), "{value}: {error}");

@@ -1,24 +1,25 @@
-//! The node service and the API server: what it waits for, which pods it trusts, when it is ready, how it stops.
+//! The node service and the API server: what it waits for, which pods it trusts, how it stops.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::storage::v1::CSINode;
+use contract::names::{annotation, comm_on_node, label};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams, PostParams};
-use s3_csi_tests::controller::shared;
+use s3_csi_tests::controller::{self, shared};
 use s3_csi_tests::csi::{Csi, publish_request};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::{Seen, Stage, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 use service::csi::volume_capability::access_mode::Mode;
 use service::csi::volume_capability::{AccessMode, AccessType, BlockVolume};
 use tonic::Code;
+use xtask::s3::ALICE;
 
 const LIMIT: Duration = Duration::from_mins(3);
-const NOT_READY: &str = "s3.csi.scality.com/agent-not-ready";
 
 async fn begin(test: &str) -> (Stage, Kubelet, NodeProgram) {
     let (stage, kubelet) = (Stage::set(test).await, Kubelet::default());
@@ -120,39 +121,85 @@ async fn a_mountpoint_pod_that_cannot_start_is_quoted() {
     assert!(refused.message().contains(&reason), "{refused}");
 }
 
+/// Makes a Mountpoint Pod of this name, and an attachment of this name that assigns the workload `uid` to it.
+async fn assign(stage: &Stage, name: &str, labels: &Value, annotations: &Value) -> Pod {
+    let container = json!({"name": "main", "image": "none"});
+    let pod = json!({
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
+        "spec": {"nodeName": stage.node, "containers": [container], "automountServiceAccountToken": false},
+    });
+    let pods = stage.mountpoint_pods();
+    let pod = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let workload = json!({"workloadPodUID": "uid", "attachmentTime": "2026-01-01T00:00:00Z"});
+    let attachment = json!({
+        "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment", "metadata": {"name": name},
+        "spec": {
+            "nodeName": stage.node, "persistentVolumeName": name, "volumeID": name, "mountOptions": "",
+            "workloadFSGroup": "", "mountpointS3PodAttachments": {name: [workload]},
+        },
+    });
+    let attachment = serde_json::from_value(attachment).unwrap();
+    stage.attachments().create(&PostParams::default(), &attachment).await.unwrap();
+    pod
+}
+
+/// As the reference driver made it. To the node, an emptied Secret looks like none, and its volume must not get the driver's
+/// keys instead.
+#[tokio::test]
+async fn a_mountpoint_pod_without_a_record_gets_no_keys_of_the_driver() {
+    let _none = controller::none().await;
+    bucket(ALICE, "node-unrecorded").put("node-unrecorded", "file", b"content").unwrap();
+    let (stage, kubelet, node) = begin("node-unrecorded").await;
+    let name = stage.volume_name("data");
+    let labels = json!({label::DRIVER_VERSION: "1"});
+    let pod = assign(&stage, &name, &labels, &json!({annotation::VOLUME_NAME: name})).await;
+    let comm = comm_on_node(kubelet.path(), &pod.uid().unwrap());
+    let mounter = MountpointPod::start_at(&comm);
+    mounter.listening();
+    stage.run_mountpoint(&name).await;
+    let request = publish_request(&name, "node-unrecorded", &kubelet.target("uid", &name));
+    let written = comm.join("credentials").join(&name);
+    for (record, words) in [
+        (None, Some("no annotation `s3.csi.scality.com/authentication-source` yet")),
+        (Some("secret"), Some("nodePublishSecretRef")),
+        (Some("driver"), None),
+    ] {
+        let patch = json!({"metadata": {"annotations": {annotation::AUTHENTICATION_SOURCE: record}}});
+        let params = PatchParams::default();
+        stage.mountpoint_pods().patch(&name, &params, &Patch::Merge(patch)).await.unwrap();
+        eventually(&format!("{record:?} has its effect"), LIMIT, || async {
+            assert!(words.is_none() || !written.exists(), "the driver's keys were written");
+            let outcome = node.csi.publish(request.clone()).await;
+            let is_so = match (&outcome, words) {
+                (Ok(()), None) => true,
+                (Err(refused), Some(words)) => refused.message().contains(words),
+                _ => false,
+            };
+            Seen::some(is_so.then_some(()), format!("{outcome:?}"))
+        })
+        .await;
+    }
+    assert!(written.exists());
+    node.csi.unpublish(&name, &kubelet.target("uid", &name)).await.unwrap();
+}
+
 /// The right to write attachments must not be enough to have descriptors and keys sent to any pod.
 #[tokio::test]
 async fn only_a_pod_of_the_driver_for_this_volume_is_trusted() {
+    // A controller would remove the attachment of a workload that does not exist.
+    let _none = controller::none().await;
     let (stage, kubelet, node) = begin("node-trusts").await;
-    let driver_version = contract::names::label::DRIVER_VERSION;
-    let volume_name = contract::names::annotation::VOLUME_NAME;
     for (name, labels, annotations, words) in [
         ("stranger", json!({}), json!({}), "does not have the driver's labels"),
         (
             "others",
-            json!({driver_version: "1"}),
-            json!({volume_name: "another"}),
+            json!({label::DRIVER_VERSION: "1"}),
+            json!({annotation::VOLUME_NAME: "another"}),
             "belongs to another volume",
         ),
     ] {
         let name = stage.volume_name(name);
-        let container = json!({"name": "main", "image": "none"});
-        let pod = json!({
-            "metadata": {"name": name, "labels": labels, "annotations": annotations},
-            "spec": {"nodeName": stage.node, "containers": [container], "automountServiceAccountToken": false},
-        });
-        let pods = stage.mountpoint_pods();
-        pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-        let workload = json!({"workloadPodUID": "uid", "attachmentTime": "2026-01-01T00:00:00Z"});
-        let attachment = json!({
-            "apiVersion": "s3.csi.scality.com/v2", "kind": "MountpointS3PodAttachment", "metadata": {"name": name},
-            "spec": {
-                "nodeName": stage.node, "persistentVolumeName": name, "volumeID": name, "mountOptions": "",
-                "workloadFSGroup": "", "mountpointS3PodAttachments": {name.clone(): [workload]},
-            },
-        });
-        let attachment = serde_json::from_value(attachment).unwrap();
-        stage.attachments().create(&PostParams::default(), &attachment).await.unwrap();
+        assign(&stage, &name, &labels, &annotations).await;
         let request = publish_request(&name, "bucket", &kubelet.target("uid", &name));
         let refused = node.csi.publish(request).await.unwrap_err();
         assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -197,66 +244,6 @@ async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
     assert!(finished.message().contains("Evicted: the node was short of memory"), "{finished}");
     // No second signal: the program may have removed its signal handlers already.
     assert!(node.ended().success());
-}
-
-/// Gives the node the start-up taint and another one, and the registration of an earlier process.
-async fn tainted(stage: &Stage, node: &str) {
-    let taints =
-        json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}]);
-    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
-    stage.all::<Node>().patch(node, &PatchParams::default(), &patch).await.unwrap();
-    let driver = json!({"name": "s3.csi.scality.com", "nodeID": node});
-    let known = json!({"metadata": {"name": node}, "spec": {"drivers": [driver]}});
-    stage
-        .all::<CSINode>()
-        .create(&PostParams::default(), &serde_json::from_value(known).unwrap())
-        .await
-        .unwrap();
-}
-
-async fn taints(stage: &Stage, node: &str) -> Vec<String> {
-    let node = stage.all::<Node>().get(node).await.unwrap();
-    let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-    taints.into_iter().map(|taint| taint.key).collect()
-}
-
-/// The other taint stays.
-async fn only_ours_is_removed(stage: &Stage, node: &str) {
-    eventually("the taint is gone", LIMIT, || async {
-        let left = taints(stage, node).await;
-        Seen::some((left == ["others"]).then_some(()), format!("{left:?}"))
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
-    let (stage, kubelet) = (Stage::set("node-taint").await, Kubelet::default());
-    tainted(&stage, &stage.node).await;
-    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
-    // One without registration starts later and removes the taint of its own node.
-    let (beside, other_kubelet) = (stage.volume_name("beside"), Kubelet::default());
-    stage.add_node(&beside).await;
-    tainted(&stage, &beside).await;
-    let other =
-        NodeProgram::start(&stage.here.client, &beside, &other_kubelet, &["--registration=off"]).await;
-    only_ours_is_removed(&stage, &beside).await;
-    drop(other);
-    assert!(taints(&stage, &stage.node).await.contains(&NOT_READY.to_owned()), "not registered yet");
-    assert!(!node.csi.is_ready().await);
-    assert!(node.probe("/readyz").0.contains("503"));
-    let registry = Csi::connect(&kubelet.registration_socket()).await.unwrap();
-    registry.registered().await;
-    only_ours_is_removed(&stage, &stage.node).await;
-    assert!(node.csi.is_ready().await && node.probe("/readyz").0.contains("200"));
-}
-
-#[tokio::test]
-async fn a_registrar_beside_it_is_left_to_do_its_work() {
-    let (stage, kubelet) = (Stage::set("node-beside").await, Kubelet::default());
-    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &["--registration=off"]).await;
-    assert!(!kubelet.registration_socket().exists());
-    assert!(node.csi.is_ready().await);
 }
 
 #[tokio::test]

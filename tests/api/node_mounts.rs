@@ -72,7 +72,7 @@ async fn what_a_dead_predecessor_left_is_swept_at_the_start() {
 }
 
 #[tokio::test]
-async fn an_unpublish_needs_nobody() {
+async fn an_unpublish_needs_neither_api_server_nor_mountpoint_pod() {
     let (stage, kubelet) = (Stage::set("node-unpublish").await, Kubelet::default());
     let relay = Relay::to(Some(API_SERVER));
     let server = relay.url().replace("http://", "");

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,12 +16,13 @@ use node::kernel;
 use node::safe_path::Root;
 use s3_csi_tests::controller::{Controller, shared};
 use s3_csi_tests::csi::publish_request;
-use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, programs};
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::relocation::{Kept, leaves};
 use s3_csi_tests::{Seen, Stage, eventually, within};
 use serde_json::json;
 use service::csi::NodePublishVolumeRequest;
+use tempfile::TempDir;
 use tokio::sync::RwLockReadGuard;
 use xtask::s3::ALICE;
 
@@ -52,14 +54,7 @@ impl Published {
         let mounter = start(&stage, &kubelet, &pod).await;
         let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
         let target = kubelet.target(&workload.uid().unwrap(), &stage.volume_name("data"));
-        let request = publish_request(&stage.volume_name("data"), name, &target);
-        eventually("it is published", LIMIT, || async {
-            match node.csi.publish(request.clone()).await {
-                Ok(()) => Seen::Yes(()),
-                Err(error) => Seen::NotYet(error.to_string()),
-            }
-        })
-        .await;
+        publish(&node, &publish_request(&stage.volume_name("data"), name, &target)).await;
         stage.report("w", "Running").await;
         let reader = read_later(&target);
         let published = Self {
@@ -113,9 +108,27 @@ impl Published {
         assert_eq!(Kubelet::mounts(&self.target), 2, "the seal and the same mount");
     }
 
+    /// As the node service does before the next pod serves the mount.
+    fn bind_source_to(&self, next: &Pod) {
+        let root = Root::open(self.kubelet.path()).unwrap();
+        let [old, new] = [&self.pod, next].map(|pod| self.kubelet.source(&pod.name_any()));
+        kernel::bind(&root.locate(&old).unwrap(), &root.create(&new).unwrap(), false).unwrap();
+    }
+
     async fn restart(&self) -> NodeProgram {
         NodeProgram::start(&self.stage.here.client, &self.stage.node, &self.kubelet, &[]).await
     }
+}
+
+/// As the kubelet does again and again.
+async fn publish(node: &NodeProgram, request: &NodePublishVolumeRequest) {
+    eventually("it is published", LIMIT, || async {
+        match node.csi.publish(request.clone()).await {
+            Ok(()) => Seen::Yes(()),
+            Err(error) => Seen::NotYet(error.to_string()),
+        }
+    })
+    .await;
 }
 
 /// A program that has the file open. The test itself must not: each program that it starts while nothing serves the mount would
@@ -129,9 +142,30 @@ fn read_later(target: &Path) -> Child {
     shell
 }
 
+/// Of its mount processes, each waits for a file of this name beside the programs before it begins.
+fn programs_that_wait_for(name: &str) -> TempDir {
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    let [mounter, waiting] =
+        ["s3-csi-mounter", "s3-csi-mountpoint"].map(|program| folder.path().join(program));
+    fs::copy(programs().join("s3-csi-mounter"), mounter).unwrap();
+    let (file, program) = (folder.path().join(name), programs().join("s3-csi-mountpoint"));
+    let (file, program) = (file.display(), program.display());
+    let script = format!("#!/bin/sh\nuntil [ -e {file} ]; do sleep 0.1; done\nexec {program} \"$@\"\n");
+    fs::write(&waiting, script).unwrap();
+    for path in [folder.path(), &waiting] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    folder
+}
+
 async fn start(stage: &Stage, kubelet: &Kubelet, pod: &Pod) -> MountpointPod {
+    start_programs(programs(), stage, kubelet, pod).await
+}
+
+async fn start_programs(programs: &Path, stage: &Stage, kubelet: &Kubelet, pod: &Pod) -> MountpointPod {
     stage.schedule_mountpoint(&pod.name_any()).await;
-    let mounter = MountpointPod::start_at(&comm_on_node(kubelet.path(), &pod.uid().unwrap()));
+    let comm = comm_on_node(kubelet.path(), &pod.uid().unwrap());
+    let mounter = MountpointPod::start_programs_at(programs, &comm);
     mounter.listening();
     stage.run_mountpoint(&pod.name_any()).await;
     mounter
@@ -164,9 +198,7 @@ async fn a_move_that_was_interrupted_is_finished_or_undone() {
     let (pod, mounter) = published.reassigned().await;
     let kept = Kept::of(&published.mounter);
     assert_eq!(leaves(&published.mounter), MountReply::Left);
-    let root = Root::open(published.kubelet.path()).unwrap();
-    let [old, new] = [&published.pod, &pod].map(|pod| published.kubelet.source(&pod.name_any()));
-    kernel::bind(&root.locate(&old).unwrap(), &root.create(&new).unwrap(), false).unwrap();
+    published.bind_source_to(&pod);
     let reply = kept.arrives_at(&mounter, published.bucket, &[]);
     assert!(matches!(reply, MountReply::Serving(_)), "{reply:?}");
     drop(kept);
@@ -175,11 +207,66 @@ async fn a_move_that_was_interrupted_is_finished_or_undone() {
     assert_eq!(published.reads_on(), "content", "finished");
 }
 
+/// The old pod has left the mount, and the next one was not asked to serve it yet.
+#[tokio::test]
+async fn a_move_that_was_interrupted_before_the_next_pod_served_is_repeated() {
+    let (published, node) = Published::begin("node-between").await;
+    drop(node);
+    make_outdated(&published.stage, &published.pod).await;
+    let (pod, _mounter) = published.reassigned().await;
+    assert_eq!(leaves(&published.mounter), MountReply::Left);
+    published.bind_source_to(&pod);
+    let node = published.restart().await;
+    publish(&node, &published.request()).await;
+    published.is_mounted_by(&node, &pod, &published.pod).await;
+    assert_eq!(published.reads_on(), "content");
+}
+
+/// The next pod has the mount, and the node service was killed before it heard whether it is served there.
+#[tokio::test]
+async fn a_move_that_was_interrupted_while_the_next_pod_started_to_serve_is_finished() {
+    let (published, node) = Published::begin("node-starting").await;
+    let programs = programs_that_wait_for("go");
+    make_outdated(&published.stage, &published.pod).await;
+    let pod = published.next_pod().await;
+    let mounter = start_programs(programs.path(), &published.stage, &published.kubelet, &pod).await;
+    mounter.logs("mount handed over again");
+    drop(node);
+    assert!(published.mounter.mount_process().is_none(), "it has left");
+    let node = published.restart().await;
+    fs::write(programs.path().join("go"), "").unwrap();
+    published.is_mounted_by(&node, &pod, &published.pod).await;
+    let serve = [&published.mounter, &mounter].map(|mounter| mounter.mount_process().is_some());
+    assert_eq!(serve, [false, true], "one process serves the mount\n{}", node.log());
+    assert_eq!(published.reads_on(), "content");
+}
+
+/// Neither its container nor another pod ever starts. How soon the node service gives up is proved beside the figure, in
+/// `heal/plan.rs`, because a busy machine may take longer here.
+#[tokio::test]
+async fn a_mount_that_no_pod_serves_any_more_ends() {
+    let (mut published, node) = Published::begin("node-nothing-left").await;
+    published.mounter.end_container();
+    let read = published.reads_on();
+    assert!(read.contains("not connected") || read.contains("aborted"), "{read}");
+    eventually("the node service has given up", LIMIT, || async {
+        let gave_up = node.log().contains("aborted an unresponsive mount");
+        Seen::some(gave_up.then_some(()), node.log())
+    })
+    .await;
+}
+
 /// Without a journal, no other mount process can continue.
 #[tokio::test]
 async fn a_mount_that_cannot_move_is_covered_by_a_new_one() {
     let (mut published, node) = Published::begin("node-covered").await;
+    let volume = published.stage.volume_name("data");
+    let condition =
+        async || node.csi.stats(&volume, &published.target).await.unwrap().volume_condition.unwrap();
+    assert_eq!(condition().await.message, "the volume is mounted");
     fs::remove_file(published.mounter.comm.path().join(SURVIVAL).join(JOURNAL)).unwrap();
+    let mortal = condition().await;
+    assert!(!mortal.abnormal && mortal.message.contains("will not survive its mount process"), "{mortal:?}");
     published.mounter.end_container();
     let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "low on disk"});
     published.stage.report_mountpoint(&published.pod.name_any(), failed).await;

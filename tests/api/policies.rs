@@ -55,6 +55,7 @@ async fn a_node_service_changes_the_taint_of_its_own_node_and_nothing_else() {
     .await;
 
     let ours_only = "can change only the taint";
+    let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"});
     for (node, change, words) in [
         (&other, taints(&["others"]), format!("only its own Node; this token belongs to node '{own}'")),
         (&other, taints(&[TAINT, "others", "more"]), "only its own Node".to_owned()),
@@ -64,6 +65,10 @@ async fn a_node_service_changes_the_taint_of_its_own_node_and_nothing_else() {
         (&own, json!({"spec": {"unschedulable": true}}), ours_only.to_owned()),
         (&own, json!({"metadata": {"labels": {"zone": "mine"}}}), ours_only.to_owned()),
         (&own, json!({"metadata": {"annotations": {"a": "b"}}}), ours_only.to_owned()),
+        (&own, json!({"metadata": {"finalizers": ["example.com/forever"]}}), ours_only.to_owned()),
+        // The garbage collector deletes a Node whose owner does not exist.
+        (&own, json!({"metadata": {"ownerReferences": [owner]}}), ours_only.to_owned()),
+        (&own, json!({"spec": {"providerID": "example://another-machine"}}), ours_only.to_owned()),
     ] {
         let refused = patch(&here, node, &change).await.unwrap_err();
         assert!(refused.contains(&words), "{change}: {refused}");

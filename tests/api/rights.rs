@@ -4,19 +4,56 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::Api;
 use kube::api::PostParams;
 use s3_csi_tests::Stage;
-use s3_csi_tests::account::{CONTROLLER, MOUNTPOINT_NAMESPACE, NODE, RELEASE_NAMESPACE};
+use s3_csi_tests::account::{Account, CONTROLLER, MOUNTPOINT_NAMESPACE, NODE, RELEASE_NAMESPACE};
+use s3_csi_tests::chart::Granted;
 use s3_csi_tests::right::{Right, granted};
 use serde_json::json;
 use std::collections::BTreeSet;
 
+/// Verb, API group, resource, and namespace.
+type Request = (&'static str, &'static str, &'static str, &'static str);
+
+const PATCH_ANY_POD: Request = ("patch", "", "pods", "default");
+const GET_ANY_ACCOUNT: Request = ("get", "", "serviceaccounts", "default");
+
+/// Values with which the chart renders other rules for the controller, and which of the requests below they allow.
+const VALUES: &[(&str, &[Request])] = &[
+    ("podIdentity.enabled=true", &[GET_ANY_ACCOUNT]),
+    ("mountpointPod.reserveHeadroom=true", &[PATCH_ANY_POD]),
+    ("sidecars.enabled=true", &[]),
+    ("provisioning.enabled=false", &[]),
+];
+
+/// The account that the controller has with these values.
+async fn controller_with(stage: &Stage, number: usize, value: &str) -> (Account, Vec<Granted>) {
+    let roles = CONTROLLER.roles(&[value]);
+    (CONTROLLER.variant(&stage.here.client, &format!("values-{number}"), &roles).await, roles)
+}
+
+fn rights_in(roles: &[Granted], namespace: &str) -> BTreeSet<Right> {
+    let here = roles.iter().filter(|role| role.namespace.as_deref().is_none_or(|it| it == namespace));
+    here.flat_map(|role| role.rights.clone()).collect()
+}
+
 #[tokio::test]
 async fn the_accounts_have_the_rendered_rights_and_no_others() {
     let stage = Stage::set("rights").await;
-    for account in [CONTROLLER, NODE] {
-        let roles = account.roles(&[]);
-        for namespace in [stage.here.namespace.as_str(), MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE] {
-            let here = roles.iter().filter(|role| role.namespace.as_deref().is_none_or(|it| it == namespace));
-            let here: BTreeSet<Right> = here.flat_map(|role| role.rights.clone()).collect();
+    let namespaces = [stage.here.namespace.as_str(), MOUNTPOINT_NAMESPACE, RELEASE_NAMESPACE];
+    let (of_controller, of_node) = (CONTROLLER.roles(&[]), NODE.roles(&[]));
+    let mut accounts = vec![(CONTROLLER, of_controller.clone()), (NODE, of_node.clone())];
+    for (number, (value, _)) in VALUES.iter().enumerate() {
+        let (account, roles) = controller_with(&stage, number, value).await;
+        let differs = |namespace| rights_in(&roles, namespace) != rights_in(&of_controller, namespace);
+        assert!(namespaces.into_iter().any(differs), "{value} changes nothing");
+        accounts.push((account, roles));
+        for namespace in namespaces {
+            let node = rights_in(&NODE.roles(&[*value]), namespace);
+            assert_eq!(node, rights_in(&of_node, namespace), "{value} is none of the node's business");
+        }
+    }
+    for (account, roles) in accounts {
+        for namespace in namespaces {
+            let here = rights_in(&roles, namespace);
             assert!(!here.is_empty());
             assert_eq!(granted(&account.user(), namespace).await, here, "{} in {namespace}", account.name);
         }
@@ -30,13 +67,13 @@ async fn what_would_hurt_is_denied() {
         ("list", "", "secrets", MOUNTPOINT_NAMESPACE),
         ("create", "", "pods", "default"),
         ("delete", "", "pods", "default"),
-        ("patch", "", "pods", "default"),
+        PATCH_ANY_POD,
         ("create", "", "pods/exec", MOUNTPOINT_NAMESPACE),
         ("update", "", "nodes", ""),
         ("create", "rbac.authorization.k8s.io", "clusterrolebindings", ""),
         ("impersonate", "", "users", ""),
         ("create", "", "serviceaccounts/token", RELEASE_NAMESPACE),
-        ("get", "", "serviceaccounts", "default"),
+        GET_ANY_ACCOUNT,
         // Of any name, or of others' names; and nowhere else.
         ("get", "coordination.k8s.io", "leases", RELEASE_NAMESPACE),
         ("patch", "coordination.k8s.io", "leases", RELEASE_NAMESPACE),
@@ -59,17 +96,23 @@ async fn what_would_hurt_is_denied() {
         ("delete", "", "persistentvolumes", ""),
         ("get", "", "secrets", RELEASE_NAMESPACE),
     ];
-    let cases = both.iter().map(|case| (CONTROLLER, case));
-    let cases = cases.chain(both.iter().chain(&node).map(|case| (NODE, case)));
-    for (account, (verb, group, resource, namespace)) in cases {
-        let review = json!({"spec": {"user": account.user(), "resourceAttributes": {
-            "verb": verb, "group": group, "resource": resource, "namespace": namespace,
-        }}});
-        let answer: SubjectAccessReview = Api::all(stage.here.client.clone())
-            .create(&PostParams::default(), &serde_json::from_value(review).unwrap())
-            .await
-            .unwrap();
-        let who = &account.name;
-        assert!(!answer.status.unwrap().allowed, "{who}: {verb} {group}/{resource} in {namespace}");
+    let of_node: Vec<Request> = [&both[..], &node].concat();
+    let mut accounts = vec![(CONTROLLER, both.to_vec(), &[][..]), (NODE, of_node, &[][..])];
+    for (number, (value, allowed)) in VALUES.iter().enumerate() {
+        accounts.push((controller_with(&stage, number, value).await.0, both.to_vec(), *allowed));
+    }
+    for (account, requests, allowed) in accounts {
+        for request in requests {
+            let (verb, group, resource, namespace) = request;
+            let review = json!({"spec": {"user": account.user(), "resourceAttributes": {
+                "verb": verb, "group": group, "resource": resource, "namespace": namespace,
+            }}});
+            let answer: SubjectAccessReview = Api::all(stage.here.client.clone())
+                .create(&PostParams::default(), &serde_json::from_value(review).unwrap())
+                .await
+                .unwrap();
+            let is_allowed = answer.status.unwrap().allowed;
+            assert_eq!(is_allowed, allowed.contains(&request), "{}: {request:?}", account.name);
+        }
     }
 }

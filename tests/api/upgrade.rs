@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::names::label;
+use contract::names::{annotation, label};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
@@ -47,7 +47,7 @@ async fn mounts_move_to_the_new_version_one_after_the_other_on_a_node() {
         .await;
         let (_, old) = waiting.remove(index);
         assert_ne!(next.labels()[label::DRIVER_VERSION], "0.0.0");
-        stage.told_to_unmount(&old.name_any()).await;
+        stage.marked_for_unmount(&old.name_any()).await;
         stage.acted().await;
         for (workload, from) in &waiting {
             assert_eq!(stage.attached(workload).await.1.uid(), from.uid(), "the next pod does not run yet");
@@ -68,4 +68,28 @@ async fn mounts_stay_in_their_pods_if_the_administrator_wants_it() {
     let (_, other) = stage.attached(&stage.workload("new", &["data"]).await).await;
     assert_ne!(other.uid(), pod.uid(), "new workloads get a pod of the new version");
     assert_eq!(stage.attached(&workload).await.1.uid(), pod.uid());
+}
+
+/// The reference driver and older versions recorded nothing, and the node cannot see it.
+#[tokio::test]
+async fn adopted_mountpoint_pods_get_a_record_of_whose_keys_their_volume_asks_for() {
+    let stage = Stage::set("adopted").await;
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("plain", &[], &[]).await;
+    stage.volume_with_secret("named", &[], &[]).await;
+    for (name, source) in [("plain", "driver"), ("named", "secret")] {
+        let (_, pod) = stage.attached(&stage.workload(name, &[name]).await).await;
+        let pod = pod.name_any();
+        stage.run_mountpoint(&pod).await;
+        for lost in [None, Some("pod")] {
+            let patch = json!({"metadata": {"annotations": {annotation::AUTHENTICATION_SOURCE: lost}}});
+            stage.mountpoint_pods().patch(&pod, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
+            eventually("it is recorded", Duration::from_mins(1), || async {
+                let pod = stage.mountpoint_pods().get(&pod).await.unwrap();
+                let record = pod.annotations().get(annotation::AUTHENTICATION_SOURCE);
+                Seen::some(record.is_some_and(|it| it == source).then_some(()), format!("{record:?}"))
+            })
+            .await;
+        }
+    }
 }

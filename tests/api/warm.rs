@@ -1,20 +1,26 @@
 //! Warm Mountpoint Pods: kept ready, claimed, replaced and removed, with controllers that race, die and are upgraded.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
+use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{annotation, comm_on_node, label};
 use contract::sharing::{Identity, SharingKey};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Resource as _, ResourceExt as _};
+use node::mounts::Mounts;
 use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::csi::publish_request;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::{Seen, Stage, eventually, within};
 use serde_json::{Value, json};
+use xtask::driver;
 use xtask::s3::ALICE;
+
+use crate::chart;
 
 const REACTS_WITHIN: Duration = Duration::from_mins(1);
 
@@ -69,27 +75,48 @@ async fn known(controller: &Controller, number: usize) {
     .await;
 }
 
+/// The names of all fields of an attachment, with those of its entries.
+fn fields(attachment: &MountpointS3PodAttachment) -> Vec<BTreeSet<String>> {
+    let names = |value: &Value| value.as_object().unwrap().keys().cloned().collect();
+    let mut metadata = json!(attachment.metadata);
+    // Its writes are counted.
+    metadata.as_object_mut().unwrap().remove("generation");
+    let spec = json!(attachment.spec);
+    let entries = spec["mountpointS3PodAttachments"].as_object().unwrap().values();
+    let entries = entries.flat_map(|entries| entries.as_array().unwrap());
+    [names(&metadata), names(&spec)].into_iter().chain(entries.map(names)).collect()
+}
+
 #[tokio::test]
 async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
     let _running = controller::none().await;
     let stage = stage("warm-claimed").await;
     let controller = Controller::start(&stage.here.client, &["--warm-mountpoint-pods=1"]).await;
     let [warm] = Vec::from_iter(ready(&stage, 1).await).try_into().unwrap();
+    let owners = stage.mountpoint_pods().get(&warm).await.unwrap().owner_references().to_vec();
+    let node = stage.all::<Node>().get(&stage.node).await.unwrap();
+    assert_eq!(owners.iter().map(|owner| Some(&owner.uid)).collect::<Vec<_>>(), [node.uid().as_ref()]);
     known(&controller, 1).await;
     stage.volume("usual", &[("cache", "emptyDir")], &[]).await;
     stage.volume("instant", &[], &[]).await;
 
-    let (_, usual) = stage.attached(&stage.workload("one", &["usual"]).await).await;
+    stage.volume("late", &[], &[]).await;
+
+    let (usual_attachment, usual) = stage.attached(&stage.workload("one", &["usual"]).await).await;
     assert_ne!(usual.name_any(), warm, "it has another shape");
     let instant = stage.workload("two", &["instant"]).await;
     let (attachment, claimed) = stage.attached(&instant).await;
     assert_eq!(claimed.name_any(), warm);
+    assert_eq!(fields(&attachment), fields(&usual_attachment), "attachments do not differ");
+    let (late_attachment, late) = stage.attached(&stage.workload("four", &["late"]).await).await;
+    assert_ne!(late.name_any(), warm, "a volume that finds no warm pod does not wait for one");
     let keys = |pod: &Pod| -> (Vec<String>, Vec<String>) {
         (pod.labels().keys().cloned().collect(), pod.annotations().keys().cloned().collect())
     };
     let (labels, mut annotations) = keys(&claimed);
     annotations.retain(|name| name != annotation::EARLY_MOUNT);
     assert_eq!((labels, annotations), keys(&usual), "it looks like any other");
+    assert_eq!(claimed.owner_references(), []);
     let early = claimed.annotations()[annotation::EARLY_MOUNT].as_str();
     assert_eq!(early, r#"{"attributes":{"bucketName":"bucket"},"mountOptions":[]}"#);
     assert_eq!(claimed.labels().get(label::WORKLOAD_UID), instant.uid().as_ref());
@@ -106,10 +133,29 @@ async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
     })
     .await;
     let metrics = controller.metrics();
-    for result in ["hit", "other_shape"] {
+    for result in ["hit", "none_ready", "other_shape"] {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} 1");
         assert!(metrics.contains(&line), "{line}: {metrics}");
     }
+
+    assert_eq!(printed(&stage, &attachment).await, printed(&stage, &late_attachment).await);
+    stage.acted().await;
+    let events = [stage.reasons("two").await, stage.reasons("four").await];
+    assert_eq!(events.concat(), Vec::<String>::new(), "nothing is wrong with any of them");
+}
+
+/// The row of `kubectl get`, without what differs between volumes: their names and ages.
+async fn printed(stage: &Stage, attachment: &MountpointS3PodAttachment) -> Vec<Value> {
+    let path = MountpointS3PodAttachment::url_path(&(), None);
+    let request = http::Request::get(format!("{path}/{}", attachment.name_any()))
+        .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let mut table: Value = stage.here.client.request(request.body(Vec::new()).unwrap()).await.unwrap();
+    let Value::Array(cells) = table["rows"][0]["cells"].take() else { panic!("not a table: {table}") };
+    let names = [attachment.name_any(), attachment.spec.persistent_volume_name.clone()].map(Value::from);
+    assert!(names.iter().all(|name| cells.contains(name)), "{cells:?}");
+    let ages = table["columnDefinitions"].as_array().unwrap().iter().map(|column| column["type"] == "date");
+    let own = cells.into_iter().zip(ages).filter(|(cell, is_age)| !is_age && !names.contains(cell));
+    own.map(|(cell, _)| cell).collect()
 }
 
 #[tokio::test]
@@ -150,7 +196,7 @@ async fn a_claimed_pod_without_an_attachment_serves_its_workload_or_ends() {
     let _controller = Controller::start(&stage.here.client, &["--warm-mountpoint-pods=2"]).await;
     let (_, serving) = stage.attached(&stays).await;
     assert_eq!(serving.name_any(), one);
-    stage.told_to_unmount(&two).await;
+    stage.marked_for_unmount(&two).await;
     number_of_warm_pods(&stage, 2).await;
 }
 
@@ -169,6 +215,7 @@ async fn claim(stage: &Stage, pod: &str, volume: &str, uid: &str) {
             annotation::WARM_ON: null, annotation::WARM_SHAPE: null,
             annotation::ATTACHMENT: key.attachment_name(), annotation::VOLUME_NAME: key.volume_name,
         },
+        "ownerReferences": null,
     }});
     stage.mountpoint_pods().patch(pod, &PatchParams::default(), &Patch::Merge(claim)).await.unwrap();
 }
@@ -245,6 +292,19 @@ async fn two_controllers_claim_no_pod_twice() {
     .await;
 }
 
+/// A values file has `off` as a boolean, `--set` as a string.
+#[tokio::test]
+async fn the_chart_takes_off_however_it_is_written() {
+    let stage = Stage::set("warm-off").await;
+    for (given, number) in [("off", "off"), ("false", "0"), ("0", "0"), ("2", "2"), ("auto", "auto")] {
+        let objects = chart::objects(&stage, &[&format!("mountpointPod.warm.perNode={given}")]);
+        let container = &chart::pods(&objects)[1]["containers"][0];
+        assert_eq!(chart::variable(container, "WARM_MOUNTPOINT_PODS"), number);
+    }
+    let wrong = driver::render(&stage.here.cluster, None, &["mountpointPod.warm.perNode=true"]);
+    assert!(wrong.unwrap_err().to_string().contains("perNode"));
+}
+
 /// No kubelet asks here unless the test does.
 #[tokio::test]
 async fn a_claimed_pod_has_its_bucket_mounted_before_the_kubelet_asks() {
@@ -270,6 +330,7 @@ async fn a_claimed_pod_has_its_bucket_mounted_before_the_kubelet_asks() {
     let target = kubelet.target(&workload.uid().unwrap(), &volume);
     node.csi.publish(publish_request(&volume, "early", &target)).await.unwrap();
     assert_eq!(Kubelet::mounts(&source), 1, "it is not mounted again");
+    assert_eq!(read_ahead(&source), "512", "and not the kernel's default");
     let file = target.join("file");
     assert_eq!(within("reading", REACTS_WITHIN, move || std::fs::read(file)).unwrap(), b"served");
 
@@ -281,4 +342,11 @@ async fn a_claimed_pod_has_its_bucket_mounted_before_the_kubelet_asks() {
     })
     .await;
     assert!(mounter.ended().success());
+}
+
+/// How many KiB the kernel reads ahead of a program in what is mounted at this path.
+fn read_ahead(point: &Path) -> String {
+    let (major, minor) = Mounts::default().table().unwrap().top(point).unwrap().device;
+    let kib = std::fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    kib.trim().to_owned()
 }

@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::controller::provision::reclaim::volume::SECRET_MISSING_SINCE;
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::claims::{LIMIT, Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
@@ -107,6 +110,43 @@ async fn a_class_may_let_whole_buckets_go_with_objects_and_unfinished_uploads() 
     drop(controller);
 }
 
+/// From now on, the API server refuses to delete this volume. Returns the name of the policy.
+async fn refuse_deletion(tenant: &Tenant, volume: &str) -> String {
+    let (client, post, name) = (&tenant.here.client, PostParams::default(), format!("keep-{volume}"));
+    let rule = json!({
+        "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["persistentvolumes"],
+        "resourceNames": [volume],
+    });
+    let policy = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "matchConstraints": {"resourceRules": [rule]},
+            "validations": [{"expression": "false", "message": "it stays"}],
+        },
+    });
+    let binding = json!({
+        "metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]},
+    });
+    let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
+    policies.create(&post, &serde_json::from_value(policy).unwrap()).await.unwrap();
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(client.clone());
+    bindings.create(&post, &serde_json::from_value(binding).unwrap()).await.unwrap();
+    let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    eventually("the policy is in force", LIMIT, || async {
+        let refused = tenant.volumes().delete(volume, &tried).await.err();
+        Seen::some(refused.filter(|error| error.to_string().contains("it stays")).map(drop), "it is deleted")
+    })
+    .await;
+    name
+}
+
+async fn permit_deletion(tenant: &Tenant, policy: &str) {
+    let policies = Api::<ValidatingAdmissionPolicy>::all(tenant.here.client.clone());
+    policies.delete(policy, &DeleteParams::default()).await.unwrap();
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(tenant.here.client.clone());
+    bindings.delete(policy, &DeleteParams::default()).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_bucket_with_unfinished_uploads_is_kept_once_and_for_all() {
     let _running = controller::none().await;
@@ -119,12 +159,28 @@ async fn a_bucket_with_unfinished_uploads_is_kept_once_and_for_all() {
     tenant.class("plain", json!({"bucketNamePrefix": "uploading"}), json!({})).await;
     tenant.claim("data", "plain").await;
     let volume = tenant.bound("data").await;
+    // Each attempt finds the bucket again.
+    let policy = refuse_deletion(&tenant, &volume.name_any()).await;
     tenant.delete("data").await;
+    eventually("the volume could not be deleted twice", LIMIT, || async {
+        let seen = server.seen();
+        let tried = seen.iter().filter(|line| line.starts_with("DELETE /uploading-")).count();
+        Seen::some((tried > 1).then_some(()), format!("{seen:?}"))
+    })
+    .await;
+    assert!(!controller.metrics().contains("buckets_kept_total{"), "its volume is there");
+    permit_deletion(&tenant, &policy).await;
     tenant.volume_gone(&volume.name_any()).await;
     let words = ["BucketKept:", &handle(&volume), "has unfinished uploads", "deletionPolicy"];
     tenant.has_event(&volume.name_any(), &words).await;
     assert!(tenant.has_bucket(&handle(&volume)));
-    let metrics = controller.metrics();
-    assert!(metrics.contains("buckets_kept_total{reason=\"unfinished_uploads\"} 1"), "{metrics}");
+    let count = eventually("the bucket is counted", LIMIT, || async {
+        let metrics = controller.metrics();
+        let line =
+            metrics.lines().find(|line| line.contains("buckets_kept_total{reason=\"unfinished_uploads\"}"));
+        Seen::some(line.map(str::to_owned), metrics)
+    })
+    .await;
+    assert!(count.ends_with(" 1"), "{count}");
     drop(controller);
 }

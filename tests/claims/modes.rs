@@ -27,7 +27,7 @@ async fn a_claim_gets_a_bucket_and_takes_it_along() {
 }
 
 #[tokio::test]
-async fn a_bucket_with_objects_is_kept_and_that_is_told() {
+async fn a_bucket_with_objects_is_kept_and_reported() {
     let tenant = Tenant::set("kept", ALICE).await;
     let controller = controller::shared(&tenant.here.client).await;
     tenant.class("plain", json!({"bucketNamePrefix": "kept"}), json!({})).await;

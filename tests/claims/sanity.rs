@@ -208,7 +208,7 @@ async fn play(tenant: &Tenant, kubelet: &Kubelet) {
             let pod = json!({
                 "metadata": {
                     "generateName": "mp-sanity-", "labels": {label::DRIVER_VERSION: "1"},
-                    "annotations": {annotation::VOLUME_NAME: VOLUME},
+                    "annotations": {annotation::VOLUME_NAME: VOLUME, annotation::AUTHENTICATION_SOURCE: "driver"},
                 },
                 "spec": {
                     "nodeName": NODE, "containers": [{"name": "mountpoint", "image": "none"}],

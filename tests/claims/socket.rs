@@ -32,7 +32,7 @@ async fn delete(csi: &Csi, volume_id: &str) -> Result<(), Status> {
 }
 
 #[tokio::test]
-async fn a_bucket_that_is_kept_is_told_on_its_volume() {
+async fn a_bucket_that_is_kept_is_reported_on_its_volume() {
     let _running = controller::none().await;
     let tenant = Tenant::set("socket", ALICE).await;
     let socket = "/run/csi-provisioner.sock";

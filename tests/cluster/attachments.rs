@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams};
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
+use xtask::cache::checkout;
+use xtask::cluster::Cluster;
+use xtask::command::run;
 
-use crate::deaths::{FOREVER, end_container, reads_again};
+use crate::changed::Changed;
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::mount_deaths::{FOREVER, end_container, reads_again};
 
 const PODS: [&str; 2] = ["first", "second"];
 
@@ -79,23 +82,33 @@ async fn a_deleted_attachment_comes_back_and_the_mount_heals() {
     keeps_serving_and_heals(story, &served_by).await;
 }
 
+/// The cluster without the definition of attachments, and so without any attachment.
+fn without_definition(cluster: &Cluster) -> Changed {
+    let definition = format!("customresourcedefinition/{}", MountpointS3PodAttachment::crd().name_any());
+    let own = cluster.clone();
+    let delete = {
+        let definition = definition.clone();
+        move || run(cluster.kubectl()?.args(["delete", &definition, "--wait", "--timeout=240s"]))
+    };
+    let create = move || {
+        // Not while the deletion goes on, after which nothing would be there.
+        run(own.kubectl()?.args(["wait", &definition, "--for=delete", "--timeout=240s"]))?;
+        let file = checkout().join("charts/s3-csi/crds/mountpoints3podattachments.yaml");
+        run(own.kubectl()?.args(["create", "--filename"]).arg(file))
+    };
+    Changed::make("the definition of attachments", delete, create)
+}
+
 #[tokio::test]
 async fn a_deleted_definition_takes_no_mount_along_and_its_return_brings_all_attachments_back() {
     let story = begin(Story::alone("definition").await).await;
     let before = attached(&story).await;
     let served_by = story.mountpoint_pods().await;
-    let definitions = Api::<CustomResourceDefinition>::all(story.here.client.clone());
-    let definition = MountpointS3PodAttachment::crd();
-    definitions.delete(&definition.name_any(), &DeleteParams::default()).await.unwrap();
-    eventually("the CRD is deleted", LIMIT, || async {
-        let found = definitions.get_opt(&definition.name_any()).await.unwrap();
-        if found.is_none() { Seen::Yes(()) } else { Seen::NotYet("it is there".to_owned()) }
-    })
-    .await;
+    let away = without_definition(&story.here.cluster);
     for pod in PODS {
         story.says_again(pod, "good").await;
     }
-    definitions.create(&PostParams::default(), &definition).await.unwrap();
+    away.undo();
     let after = attached(&story).await;
     assert_ne!(after.uid(), before.uid());
     keeps_serving_and_heals(story, &served_by).await;

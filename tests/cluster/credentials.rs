@@ -7,9 +7,12 @@ use kube::api::{Patch, PatchParams, PostParams};
 use s3_csi_tests::manifest;
 use s3_csi_tests::processes::processes;
 use serde_json::{Value, json};
+use xtask::cluster::Cluster;
+use xtask::command::run;
 use xtask::driver;
 use xtask::s3::{ALICE, Account, accounts};
 
+use crate::changed::Changed;
 use crate::story::Story;
 
 /// Every write needs the keys, so that the same container sees writes fail and work again.
@@ -19,10 +22,22 @@ fn keys(account: Account) -> Value {
     json!({"access_key_id": account.access_key, "secret_access_key": account.secret_key})
 }
 
-async fn change(story: &Story, namespace: &str, name: &str, account: Account) {
-    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), namespace);
+/// Changes the keys of the volumes of a story.
+async fn change(story: &Story, account: Account) {
+    let secrets = Api::<Secret>::namespaced(story.here.client.clone(), &story.here.namespace);
     let patch = Patch::Merge(json!({"stringData": keys(account)}));
-    secrets.patch(name, &PatchParams::default(), &patch).await.unwrap();
+    secrets.patch("keys", &PatchParams::default(), &patch).await.unwrap();
+}
+
+/// The driver with the keys of this account, instead of Alice's.
+fn with_keys_of(cluster: &Cluster, account: Account) -> Changed {
+    let set = |cluster: &Cluster, account| {
+        let patch = json!({"stringData": keys(account)}).to_string();
+        let secret = ["patch", "secret", driver::KEYS, "--namespace", driver::NAMESPACE];
+        run(cluster.kubectl()?.args(secret).args(["--type=merge", "--patch", &patch]))
+    };
+    let own = cluster.clone();
+    Changed::make("the driver's Secret", || set(cluster, account), move || set(&own, ALICE))
 }
 
 #[tokio::test]
@@ -54,7 +69,7 @@ async fn a_volumes_own_secret() {
     no_secret_is_seen(&story, OLD);
     accounts::give_bucket(&programs, story.name, NEW.access_key).unwrap();
     story.says("workload", "bad").await;
-    change(&story, &story.here.namespace, "keys", NEW).await;
+    change(&story, NEW).await;
     story.says_again("workload", "good").await;
     assert_eq!(story.container("workload").await.restart_count, 0);
     assert_eq!(story.mountpoint_pods().await, served_by, "the same mount");
@@ -76,10 +91,10 @@ async fn the_drivers_own_keys() {
     no_secret_is_seen(&story, ALICE);
     accounts::give_bucket(&programs, story.name, OTHER.access_key).unwrap();
     story.says("workload", "bad").await;
-    change(&story, driver::NAMESPACE, driver::KEYS, OTHER).await;
+    let changed = with_keys_of(&story.here.cluster, OTHER);
     story.says_again("workload", "good").await;
     assert_eq!(story.container("workload").await.restart_count, 0);
-    change(&story, driver::NAMESPACE, driver::KEYS, ALICE).await;
+    changed.undo();
     accounts::give_bucket(&programs, story.name, ALICE.access_key).unwrap();
     story.says_again("workload", "bad").await;
     story.says_again("workload", "good").await;
@@ -118,7 +133,7 @@ async fn an_emptied_secret_never_opens_the_drivers_keys() {
         assert!(story.container(name).await.container_id.is_none(), "{name} has started");
     }
     accounts::give_bucket(&programs, story.name, TENANT.access_key).unwrap();
-    change(&story, &story.here.namespace, "keys", TENANT).await;
+    change(&story, TENANT).await;
     for (name, _) in &volumes {
         story.says(name, "good").await;
     }

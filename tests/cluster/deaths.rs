@@ -4,29 +4,27 @@ use std::fs;
 use std::path::Path;
 use std::process::Child;
 
-use contract::names::DRIVER;
+use contract::names::{CACHE_VOLUME, DRIVER};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, LogParams};
-use mounter::{JOURNAL, SURVIVAL};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::manifest;
 use s3_csi_tests::memory_limit::MemoryLimit;
+use s3_csi_tests::mount_deaths::{
+    FOREVER, another_serves, end_container, end_containers, end_containers_only, pid, reads_again,
+};
 use s3_csi_tests::node::metrics_of_installed;
 use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::restarts::{driver_pods, replace};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::driver_pods::{driver_pods, replace};
 
 /// Exits with the first error, and is then restarted by the kubelet.
 const UNTIL_BAD: &str =
     "while cat /data/file >/dev/null 2>&1; do echo good; sleep 0.5; done; echo bad; exit 1";
-/// Keeps running and logs what it sees.
-pub(crate) const FOREVER: &str =
-    "while true; do if cat /data/file >/dev/null 2>&1; then echo good; else echo bad; fi; sleep 0.3; done";
-
 pub(crate) async fn begin(name: &'static str) -> Story {
     let story = Story::begin(name).await;
     story.server.put(name, "file", b"x").unwrap();
@@ -37,51 +35,6 @@ pub(crate) async fn begin(name: &'static str) -> Story {
 fn signal_mount_process(bucket: &str, signal: Signal) {
     let process = processes("s3-csi-mountpoint", Some(bucket)).pop().expect("a process serves the bucket");
     kill_process(pid(process), signal).unwrap();
-}
-
-/// Ends the containers of these mount processes, and their mounts: without a journal, no other process can continue.
-pub(crate) fn end_containers(mount_processes: &[u32]) {
-    for process in mount_processes {
-        // The process works in the folder that it shares with the node.
-        fs::remove_file(format!("/proc/{process}/cwd/{SURVIVAL}/{JOURNAL}")).unwrap();
-    }
-    end_containers_only(mount_processes);
-}
-
-fn end_containers_only(mount_processes: &[u32]) {
-    assert!(!mount_processes.is_empty(), "a process serves the bucket");
-    for process in mount_processes {
-        let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-        let mounter = status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap();
-        // The first process of a container takes all others along.
-        kill_process(pid(mounter.trim().parse().unwrap()), Signal::KILL).unwrap();
-    }
-}
-
-/// Ends the container that serves the bucket and its mount, and waits for the next one. A busy workload may not have noticed.
-pub(crate) async fn end_container(bucket: &str) {
-    let killed = processes("s3-csi-mountpoint", Some(bucket));
-    end_containers(&killed);
-    another_serves(bucket, &killed).await;
-}
-
-pub(crate) async fn another_serves(bucket: &str, killed: &[u32]) {
-    eventually("another mount process serves the bucket", LIMIT, || async {
-        let serving = processes("s3-csi-mountpoint", Some(bucket));
-        let replaced = serving.iter().any(|process| !killed.contains(process));
-        Seen::some(replaced.then_some(()), format!("{serving:?}"))
-    })
-    .await;
-}
-
-/// Waits for two more successes: the second is one of a `cat` that began after the call.
-pub(crate) async fn reads_again(story: &Story, container: &str) {
-    story.says_again(container, "good").await;
-    story.says_again(container, "good").await;
-}
-
-pub(crate) fn pid(process: u32) -> Pid {
-    i32::try_from(process).ok().and_then(Pid::from_raw).unwrap()
 }
 
 /// Waits until the container has restarted and can read its bucket.
@@ -128,6 +81,10 @@ async fn a_workload_does_not_notice_that_mount_processes_die() {
         })
         .await;
         reads_again(&story, "workload").await;
+        if signal == Signal::KILL {
+            // Before the next one dies: the report is about the last one.
+            story.has_event("signal: 9 (SIGKILL)").await;
+        }
     }
     assert!(!story.log("workload").await.contains("bad"));
     assert_eq!(story.container("workload").await.restart_count, 0);
@@ -295,5 +252,44 @@ async fn a_workload_does_not_notice_that_its_mountpoint_pod_runs_out_of_memory()
     assert!(!story.log("workload").await.contains("bad"));
     assert_eq!(story.container("workload").await.restart_count, 0);
     story.has_event("ended: OOMKilled").await;
+    ends(story, &["workload"]).await;
+}
+
+/// A volume of the story of whose cache the kubelet allows 16 MiB.
+pub(crate) async fn volume_with_cache(story: &Story, name: &str) {
+    let with_cache = |volume: &mut Value| {
+        let attributes = &mut volume["spec"]["csi"]["volumeAttributes"];
+        attributes["cache"] = json!("emptyDir");
+        attributes["cacheEmptyDirSizeLimit"] = json!("16Mi");
+    };
+    story.volume(name, with_cache).await;
+}
+
+/// Has the kubelet evict the Mountpoint Pod of such a volume: more is in the cache than its limit.
+pub(crate) async fn kubelet_evicts(story: &Story, mountpoint_pod: &str) {
+    let uid = story.mountpoint_pods_api().get(mountpoint_pod).await.unwrap().uid().unwrap();
+    let cache = format!("/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~empty-dir/{CACHE_VOLUME}");
+    fs::write(Path::new(&cache).join("too-much"), vec![b'x'; 32 << 20]).unwrap();
+    let cause = format!("(Evicted: Usage of EmptyDir volume \"{CACHE_VOLUME}\" exceeds the limit \"16Mi\"");
+    story.has_event(&cause).await;
+}
+
+/// By the kubelet itself, which asks nothing and waits for nothing.
+#[tokio::test]
+async fn a_workload_does_not_notice_that_the_kubelet_evicts_its_mountpoint_pod() {
+    let story = begin("kubelet-evicts").await;
+    let cached = "kubelet-evicts-cached";
+    volume_with_cache(&story, cached).await;
+    story.server.put(story.name, "large", &vec![b'x'; 2_000_000]).unwrap();
+    story.here.run("workload", manifest::pod(&[cached], READS_ON)).await;
+    story.says("workload", "good").await;
+    let served_by = story.mountpoint_pods().await.pop().unwrap();
+    let process = processes("s3-csi-mountpoint", Some(story.name));
+    kubelet_evicts(&story, &served_by).await;
+    another_serves(story.name, &process).await;
+    reads_again(&story, "workload").await;
+    assert!(!story.mountpoint_pods().await.contains(&served_by));
+    assert!(!story.log("workload").await.contains("bad"));
+    assert_eq!(story.container("workload").await.restart_count, 0);
     ends(story, &["workload"]).await;
 }

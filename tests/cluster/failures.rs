@@ -10,8 +10,8 @@ use xtask::cluster::NODE_NAME;
 use xtask::command::run;
 
 use crate::changed;
-use crate::deaths::{FOREVER, end_container, reads_again};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::mount_deaths::{FOREVER, end_container, reads_again};
 
 const ENTER: &str = "ls /data && echo in; sleep 3600";
 

@@ -1,16 +1,23 @@
 //! Workloads use buckets, without failures.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
 
 use contract::attachment::MountpointS3PodAttachment;
-use k8s_openapi::api::core::v1::ServiceAccount;
+use contract::names::comm_on_node;
+use contract::options::IgnoredOption;
+use k8s_openapi::api::core::v1::{PersistentVolume, ServiceAccount};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use s3_csi_tests::manifest;
+use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::mount_deaths::end_containers;
 
 const STAY: &str = "sleep 3600";
 
@@ -45,15 +52,17 @@ async fn what_differs_is_not_shared() {
             volume["spec"]["csi"]["volumeAttributes"]["authenticationSource"] = json!("pod");
         })
         .await;
-    for group in [2001, 2002] {
+    let members = [("group-2001", 2001), ("group-2002", 2002), ("group-2001-too", 2001)];
+    for (pod, group) in members {
         let script = format!("stat -c 'group %g mode %a' /data/file; {STAY}");
         let mut spec = story.workload(&script);
         spec["securityContext"] = json!({"fsGroup": group});
-        story.here.run(&format!("group-{group}"), spec).await;
+        story.here.run(pod, spec).await;
     }
-    story.says("group-2001", "group 2001 mode 660").await;
-    story.says("group-2002", "group 2002 mode 660").await;
-    assert_eq!(story.mountpoint_pods().await.len(), 2);
+    for (pod, group) in members {
+        story.says(pod, &format!("group {group} mode 660")).await;
+    }
+    assert_eq!(story.mountpoint_pods().await.len(), 2, "one for each group");
 
     // Workloads with their own identity do not share across service accounts. An Event says that it is not available
     // yet.
@@ -78,7 +87,64 @@ async fn what_differs_is_not_shared() {
         Seen::some((accounts == both).then_some(()), format!("{accounts:?}"))
     })
     .await;
-    for pod in ["group-2001", "group-2002", "as-first", "as-second"] {
+    for pod in ["group-2001", "group-2002", "group-2001-too", "as-first", "as-second"] {
+        story.here.delete(pod).await;
+    }
+    story.leaves_nothing().await;
+}
+
+/// The kubelet publishes the volumes of a running pod again and again, with the options that their volumes have by then.
+async fn is_published_again(story: &Story, pod: &str, mountpoint_pod: &str) {
+    let uid = story.mountpoint_pods_api().get(mountpoint_pod).await.unwrap().metadata.uid.unwrap();
+    let keys = comm_on_node(Path::new("/var/lib/kubelet"), &uid).join("credentials").join(mountpoint_pod);
+    let written = fs::read_to_string(&keys).unwrap();
+    fs::File::options().append(true).open(&keys).unwrap().write_all(b"# not by a publish\n").unwrap();
+    // The kubelet looks after a pod that has changed at once.
+    let touch = Patch::Merge(json!({"metadata": {"annotations": {"example.com/touched": "yes"}}}));
+    story.here.pods().patch(pod, &PatchParams::default(), &touch).await.unwrap();
+    eventually("a publish has written the keys again", LIMIT, || async {
+        let now = fs::read_to_string(&keys).unwrap();
+        Seen::some((now == written).then_some(()), "they are as before")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn edited_options_are_for_new_mounts_and_running_ones_keep_theirs() {
+    let story = Story::begin("edited-options").await;
+    story.server.put(story.name, "file", b"x").unwrap();
+    let script = "while true; do stat -c 'mode %a' /data/file; sleep 0.3; done";
+    let mut listening = story.workload(script);
+    listening["containers"][0]["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
+    story.here.run("first", listening).await;
+    story.says("first", "mode 644").await;
+    let serves_first = story.mountpoint_pods().await.remove(0);
+    let process_of_first = processes("s3-csi-mountpoint", Some(story.name));
+    let volumes = Api::<PersistentVolume>::all(story.here.client.clone());
+    let edit = Patch::Merge(json!({"spec": {"mountOptions": ["allow-delete", "file-mode=600"]}}));
+    volumes.patch(story.name, &PatchParams::default(), &edit).await.unwrap();
+
+    story.here.run("second", story.workload(script)).await;
+    story.says("second", "mode 600").await;
+    is_published_again(&story, "first", &serves_first).await;
+    story.says_again("first", "mode 644").await;
+    assert!(!story.log("first").await.contains("mode 600"));
+    assert_eq!(story.mountpoint_pods().await.len(), 2, "one for each set of options");
+
+    end_containers(&process_of_first);
+    story.says("first", "mode 600").await;
+    assert!(story.mountpoint_pods().await.contains(&serves_first), "the same pod serves it again");
+
+    story.here.delete("first").await;
+    story.here.run("first", story.workload(script)).await;
+    story.says("first", "mode 600").await;
+    eventually("they share the Mountpoint Pod with the new options", LIMIT, || async {
+        let pods = story.mountpoint_pods().await;
+        Seen::some((pods.len() == 1).then_some(()), format!("{pods:?}"))
+    })
+    .await;
+    for pod in ["first", "second"] {
+        assert!(!story.log(pod).await.contains("mode 644"));
         story.here.delete(pod).await;
     }
     story.leaves_nothing().await;
@@ -149,15 +215,30 @@ async fn a_workload_without_root_reads_and_writes_with_its_group() {
     story.leaves_nothing().await;
 }
 
+/// What volumes of other drivers have, and this one ignores. With any of them, writing or finding the bucket would fail.
+const IGNORED: [(IgnoredOption, &str); 6] = [
+    (IgnoredOption::Profile, "profile=other"),
+    (IgnoredOption::EndpointUrl, "endpoint-url=http://s3.test:81"),
+    (IgnoredOption::CacheXz, "cache-xz=another-bucket"),
+    (IgnoredOption::IncrementalUpload, "incremental-upload"),
+    (IgnoredOption::StorageClass, "storage-class=GLACIER"),
+    (IgnoredOption::Kernel, "o=ro"),
+];
+
+/// One of them with options that have no effect.
 #[tokio::test]
 async fn a_pod_has_two_buckets_and_one_bucket_under_two_handles() {
+    assert_eq!(IGNORED.map(|(option, _)| option), IgnoredOption::ALL);
     let story = Story::begin("two-buckets").await;
     story.server.put(story.name, "a/file", b"in a").unwrap();
     story.server.put(story.name, "b/file", b"in b").unwrap();
     for prefix in ["a", "b"] {
         story
             .volume(&format!("two-buckets-{prefix}"), |volume| {
-                volume["spec"]["mountOptions"] = json!(["allow-delete", format!("prefix {prefix}/")]);
+                let own = ["allow-delete".to_owned(), format!("prefix {prefix}/")];
+                let ignored =
+                    IGNORED.iter().filter(|_| prefix == "a").map(|(_, option)| (*option).to_owned());
+                volume["spec"]["mountOptions"] = json!(own.into_iter().chain(ignored).collect::<Vec<_>>());
             })
             .await;
     }
@@ -171,6 +252,8 @@ async fn a_pod_has_two_buckets_and_one_bucket_under_two_handles() {
         Seen::some(keys.contains(&"a/new".to_owned()).then_some(()), format!("{keys:?}"))
     })
     .await;
+    let names = IGNORED.map(|(option, _)| option.to_string()).join(", ");
+    story.has_event(&format!("these mount options are not supported and have no effect: {names}")).await;
     assert_eq!(story.mountpoint_pods().await.len(), 3, "each volume its own");
     story.here.delete("workload").await;
     story.leaves_nothing().await;
@@ -191,6 +274,33 @@ async fn twenty_pods_at_once_share_one_mountpoint_pod() {
     assert_eq!(story.server.objects(story.name, "").unwrap().len(), 20);
     for name in &names {
         story.here.pods().delete(name, &kube::api::DeleteParams::default()).await.unwrap();
+    }
+    story.leaves_nothing().await;
+}
+
+/// The kubelet unmounts the volumes of pods that have ended, also before these are deleted.
+#[tokio::test]
+async fn pods_that_end_within_a_second_leave_nothing() {
+    let story = Story::begin("short-lived").await;
+    story.server.put(story.name, "file", b"content").unwrap();
+    let names: Vec<String> = (0..10).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        let mut spec = story.workload("cat /data/file");
+        spec["restartPolicy"] = json!("Never");
+        story.here.run(name, spec).await;
+    }
+    for name in &names {
+        story.here.phase(name, "Succeeded").await;
+        story.mountpoint_pods().await;
+        assert_eq!(story.log(name).await, "content", "{name}");
+    }
+    eventually("nothing is left of pods that are still in the API", LIMIT, || async {
+        let left = story.left().await;
+        Seen::some(left.is_empty().then_some(()), format!("{left:?}"))
+    })
+    .await;
+    for name in &names {
+        story.here.delete(name).await;
     }
     story.leaves_nothing().await;
 }

@@ -5,11 +5,14 @@ use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
+use s3_csi_tests::manifest;
+use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
 
-use crate::deaths::{begin, end_container, ends, reads_again};
+use crate::deaths::{begin, ends, kubelet_evicts, volume_with_cache};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::mount_deaths::{another_serves, end_container, reads_again, remove_journals};
 
 /// Logs what it sees, and restarts when a file of its name appears in a directory of the pod.
 const UNTIL_ASKED: &str = "while [ ! -e /pod/$NAME ]; do \
@@ -26,8 +29,8 @@ enum Event {
 }
 
 /// A pod with two containers that mount with `HostToContainer`.
-fn two_containers(story: &Story) -> Value {
-    let mut pod = story.workload(UNTIL_ASKED);
+fn two_containers(claim: &str) -> Value {
+    let mut pod = manifest::pod(&[claim], UNTIL_ASKED);
     let mut one = pod["containers"][0].clone();
     one["volumeMounts"][0]["mountPropagation"] = json!("HostToContainer");
     let folder = json!({"name": "pod", "mountPath": "/pod"});
@@ -60,7 +63,7 @@ async fn restart(story: &Story, pod: &Pod, container: &str) {
 /// After each event, every container of every pod can read its bucket without a restart.
 async fn recover_from(name: &'static str, events: &[Event]) {
     let story = begin(name).await;
-    let mut pods = vec![story.here.run("first", two_containers(&story)).await];
+    let mut pods = vec![story.here.run("first", two_containers(story.name)).await];
     let containers = |pods: &[Pod]| -> Vec<String> {
         let both = |pod: &Pod| ["one", "other"].map(|name| format!("{}/{name}", pod.name_any()));
         pods.iter().flat_map(both).collect()
@@ -76,7 +79,7 @@ async fn recover_from(name: &'static str, events: &[Event]) {
                 restart(&story, &pods[0], container).await;
                 restarts += 1;
             }
-            Event::Join => pods.push(story.here.run("second", two_containers(&story)).await),
+            Event::Join => pods.push(story.here.run("second", two_containers(story.name)).await),
         }
         for container in containers(&pods) {
             reads_again(&story, &container).await;
@@ -107,6 +110,33 @@ async fn containers_that_started_on_different_mounts_all_recover() {
     let events =
         [Event::Kill, Event::Restart("one"), Event::Kill, Event::Join, Event::Restart("other"), Event::Kill];
     recover_from("layers-mixed", &events).await;
+}
+
+/// Another Mountpoint Pod cannot continue the mount, so its own covers it.
+#[tokio::test]
+async fn running_containers_recover_when_an_evicted_mountpoint_pods_mount_cannot_move() {
+    let story = begin("layers-evicted").await;
+    let cached = "layers-evicted-cached";
+    volume_with_cache(&story, cached).await;
+    story.here.run("workload", two_containers(cached)).await;
+    let containers = ["workload/one", "workload/other"];
+    for container in containers {
+        story.says(container, "good").await;
+    }
+    let served_by = story.mountpoint_pods().await.pop().unwrap();
+    let process = processes("s3-csi-mountpoint", Some(story.name));
+    remove_journals(&process);
+    kubelet_evicts(&story, &served_by).await;
+    another_serves(story.name, &process).await;
+    for container in containers {
+        reads_again(&story, container).await;
+    }
+    story.has_event("volume `layers-evicted-cached` is mounted again").await;
+    assert!(!story.mountpoint_pods().await.contains(&served_by), "another pod serves it");
+    for container in containers {
+        assert_eq!(story.container(container).await.restart_count, 0, "{container}");
+    }
+    ends(story, &["workload"]).await;
 }
 
 /// Logs whether it can read and write its file. First it deletes what an earlier attempt left when its mount

@@ -1,14 +1,11 @@
 //! `kubectl s3` as people call it: kubectl finds the plugin, and the plugin finds what is wrong.
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::PostParams;
+use s3_csi_tests::plugin::s3;
 use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
@@ -20,31 +17,6 @@ use crate::changed::{self, Changed};
 use crate::story::{LIMIT, Story};
 
 const ENTER: &str = "ls /data && echo in; sleep 3600";
-
-/// What the plugin printed, and its exit code.
-#[derive(Debug)]
-pub(crate) struct Said {
-    pub(crate) code: Option<i32>,
-    pub(crate) text: String,
-    errors: String,
-}
-
-/// `kubectl s3 …` with the plugin of the release in the path.
-pub(crate) fn s3(story: &Story, arguments: &[&str]) -> Said {
-    let cluster = &story.here.cluster;
-    let kubectl = cluster.programs().unwrap().node("kubectl");
-    let release = PathBuf::from(env::var_os("S3_CSI_PROGRAMS").expect("this suite runs inside a cluster"));
-    let folders = [kubectl.parent().unwrap().to_owned(), release];
-    let usual = env::var_os("PATH").unwrap_or_default();
-    let path: OsString = env::join_paths(folders.into_iter().chain(env::split_paths(&usual))).unwrap();
-    let mut command = Command::new(&kubectl);
-    command.arg("s3").args(arguments);
-    // A home of its own: what kubectl keeps belongs to the cluster.
-    command.env("KUBECONFIG", cluster.kubeconfig()).env("PATH", path).env("HOME", cluster.dir());
-    let output = command.output().unwrap();
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Said { code: output.status.code(), text: text(output.stdout), errors: text(output.stderr) }
-}
 
 /// Waits until `kubectl s3 why` names this reason, and returns the whole answer.
 async fn why(story: &Story, pod: &str, reason: &str) -> String {
@@ -209,6 +181,12 @@ async fn the_doctor_finds_nothing_until_something_is_broken() {
     for check in ["definition", "permissions", "driverKeys", "endpoint", "clock"] {
         let mut findings = report["findings"].as_array().unwrap().iter().filter(|it| it["check"] == check);
         assert!(findings.all(|it| it["level"] != "error" && it["level"] != "skipped"), "{check}: {report}");
+    }
+    // From a controller and from a node, each by name.
+    for asked in ["controller s3-csi-controller-", "node "] {
+        let said = |it: &&Value| it["check"] == "endpoint" && it["level"] == "ok";
+        let mut found = report["findings"].as_array().unwrap().iter().filter(said);
+        assert!(found.any(|it| it["object"].as_str().unwrap().starts_with(asked)), "{asked}: {report}");
     }
     let delete = |cluster: &xtask::cluster::Cluster| {
         run(cluster.kubectl()?.args(["--namespace", driver::NAMESPACE, "delete", "secret", driver::KEYS]))

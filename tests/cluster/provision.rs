@@ -36,6 +36,7 @@ async fn replicas_have_buckets_of_their_own_which_go_with_their_claims() {
         story.here.phase(&pod, "Running").await;
         let claim = claims.get(&format!("data-{pod}")).await.unwrap();
         let volume = claim.spec.unwrap().volume_name.unwrap();
+        story.follow(&volume);
         buckets.push(bucket_of(&story, &volume).await);
     }
     kubectl(&story, &["exec", "writers-0", "--", "sh", "-c", "echo precious > /data/file"]);
@@ -113,6 +114,7 @@ async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
         Seen::some(spec.volume_name, "no volume yet")
     })
     .await;
+    story.follow(&volume);
     let bucket = bucket_of(&story, &volume).await;
     let maker = Client::new(ENDPOINT, MAKER).unwrap();
     assert!(maker.buckets().unwrap().contains(&bucket), "made with the second Secret");

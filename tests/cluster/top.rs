@@ -4,8 +4,8 @@ use s3_csi_tests::node::metrics_of_installed;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::Value;
 
-use crate::plugin::s3;
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::plugin::s3;
 
 #[tokio::test]
 async fn the_requests_of_a_claim_are_shown_while_it_is_used() {

@@ -9,7 +9,7 @@ use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 #[test]
-fn encryption_that_is_not_confirmed_fails_the_writer_and_nobody_else() {
+fn encryption_that_is_not_confirmed_fails_only_the_writer() {
     bucket(ALICE, "unconfirmed").put("unconfirmed", "old", b"readable").unwrap();
     let pod = MountpointPod::start();
     let served = pod.serve(ALICE, "unconfirmed", &["--sse=AES256"]);

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use mounter::handover::{Code, MountRequest, Refused};
 use s3_csi_tests::cluster;
+use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
 use xtask::s3::{ALICE, Account, BOB, ENDPOINT_TLS};
 
@@ -31,7 +32,11 @@ fn expect(refused: &Refused, code: Code, words: &[&str]) {
 #[test]
 fn no_such_bucket() {
     let refused = refusal(|pod| pod.request(ALICE, "no-such-bucket", &[]));
-    expect(&refused, Code::NoSuchBucket, &["`no-such-bucket`", "http://s3.test", "create it"]);
+    expect(
+        &refused,
+        Code::NoSuchBucket,
+        &["`no-such-bucket`", "http://s3.test", "(NoSuchBucket)", "create it"],
+    );
 }
 
 /// Names that some servers take and others do not.
@@ -42,7 +47,7 @@ fn a_name_that_the_server_does_not_take() {
     expect(
         &refused,
         Code::BadBucket,
-        &["invalid `bucketName` \"My_Bucket\"", "http://s3.test", "lower-case"],
+        &["invalid `bucketName` \"My_Bucket\"", "http://s3.test", "InvalidBucketName: ", "lower-case"],
     );
 }
 
@@ -50,7 +55,23 @@ fn a_name_that_the_server_does_not_take() {
 fn access_denied() {
     bucket(BOB, "bobs-own");
     let refused = refusal(|pod| pod.request(ALICE, "bobs-own", &[]));
-    expect(&refused, Code::AccessDenied, &["`bobs-own`", "allow these credentials"]);
+    expect(&refused, Code::AccessDenied, &["`bobs-own`", "(AccessDenied: ", "allow these credentials"]);
+}
+
+/// The server's words are quoted. A page that is no listing is not.
+#[test]
+fn an_answer_that_has_no_code_of_its_own() {
+    cluster();
+    for (answer, words) in [
+        (Fault::Refuse(400, "SomethingNew"), "refuses to list bucket `some-bucket` (SomethingNew: injected)"),
+        (Fault::Invent(|_| "<html>hello</html>".to_owned()), "is it an S3 server?"),
+    ] {
+        let server = Faulty::before("s3.test:80", move |_, _| answer);
+        let url = server.url();
+        let refused = refusal(|pod| with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", &url));
+        expect(&refused, Code::Rejected, &[words, &url]);
+        assert!(!refused.message.contains("hello"), "{refused}");
+    }
 }
 
 #[test]
@@ -58,7 +79,8 @@ fn wrong_secret() {
     bucket(ALICE, "wrong-secret");
     let wrong = Account { secret_key: "not-the-secret-of-alice", ..ALICE };
     let refused = refusal(|pod| pod.request(wrong, "wrong-secret", &[]));
-    expect(&refused, Code::WrongSecret, &["secret key", "correct"]);
+    expect(&refused, Code::WrongSecret, &["secret key", "(SignatureDoesNotMatch: ", "correct"]);
+    assert!(!refused.message.contains(wrong.secret_key), "{refused}");
 }
 
 #[test]
@@ -66,7 +88,7 @@ fn unknown_key() {
     bucket(ALICE, "unknown-key");
     let unknown = Account { access_key: "AKIANOBODY", ..ALICE };
     let refused = refusal(|pod| pod.request(unknown, "unknown-key", &[]));
-    expect(&refused, Code::UnknownKey, &["access key"]);
+    expect(&refused, Code::UnknownKey, &["access key", "(InvalidAccessKeyId: ", "correct it"]);
 }
 
 #[test]
@@ -119,7 +141,11 @@ fn untrusted_certificate() {
 fn wrong_region() {
     bucket(ALICE, "wrong-region");
     let refused = refusal(|pod| with(pod.request(ALICE, "wrong-region", &[]), "AWS_REGION", "eu-nowhere-1"));
-    expect(&refused, Code::WrongRegion, &["eu-nowhere-1", "correct the region"]);
+    expect(
+        &refused,
+        Code::WrongRegion,
+        &["eu-nowhere-1", "(AuthorizationHeaderMalformed: ", "correct the region"],
+    );
 }
 
 #[test]
@@ -136,6 +162,26 @@ fn bad_options() {
     ] {
         let refused = with_arguments(arguments);
         expect(&refused, Code::BadOption, &[words]);
+    }
+}
+
+/// The S3 client would find no address for the bucket, and name no option.
+#[test]
+fn options_of_amazon_at_another_server() {
+    cluster();
+    let acceleration = &["`transfer-acceleration`", "`s3.endpointUrl`", "`s3.addressing: virtual`"][..];
+    for (argument, endpoint, words) in [
+        ("--transfer-acceleration", Some("http://s3.test"), acceleration),
+        // With addresses that do not contain the bucket, as the node asks for by default.
+        ("--transfer-acceleration", None, acceleration),
+        ("--dual-stack", Some("http://s3.test"), &["`dual-stack`", "`s3.endpointUrl`"]),
+        ("--expected-bucket-owner=alice", None, &["`expected-bucket-owner` \"alice\"", "12 digits"]),
+    ] {
+        let refused = refusal(|pod| {
+            let request = pod.request(ALICE, "some-bucket", &[argument]);
+            with(request, "AWS_ENDPOINT_URL", endpoint.unwrap_or_default())
+        });
+        expect(&refused, Code::BadOption, words);
     }
 }
 

@@ -9,8 +9,6 @@ use s3_csi_tests::killer::between_requests;
 use s3_csi_tests::mountpoint_pod::MountpointPod;
 use s3_csi_tests::relocation::{Kept, leaves};
 
-use crate::random::OPTIONS;
-
 /// One fault in so many steps.
 const STEPS: usize = 8;
 /// So that it hits a request at any of its stages: most take a few milliseconds.
@@ -40,14 +38,21 @@ pub(crate) struct Faults {
     here: MountpointPod,
     there: MountpointPod,
     bucket: String,
+    options: &'static [&'static str],
     random: Random,
     pub(crate) deaths: u32,
     pub(crate) moves: u32,
 }
 
 impl Faults {
-    pub(crate) fn new(here: MountpointPod, random: Random, bucket: String) -> Self {
-        Self { here, there: MountpointPod::start(), bucket, random, deaths: 0, moves: 0 }
+    /// The mount has these options in both pods.
+    pub(crate) fn new(
+        [here, there]: [MountpointPod; 2],
+        random: Random,
+        bucket: String,
+        options: &'static [&'static str],
+    ) -> Self {
+        Self { here, there, bucket, options, random, deaths: 0, moves: 0 }
     }
 
     pub(crate) fn log(&self) -> String {
@@ -78,7 +83,7 @@ impl Faults {
     fn relocate(&mut self) {
         let kept = Kept::of(&self.here);
         if leaves(&self.here) == MountReply::Left {
-            let reply = kept.arrives_at(&self.there, &self.bucket, &OPTIONS);
+            let reply = kept.arrives_at(&self.there, &self.bucket, self.options);
             assert!(matches!(reply, MountReply::Serving(_)), "{reply:?}\n{}", self.log());
             std::mem::swap(&mut self.here, &mut self.there);
             self.moves += 1;

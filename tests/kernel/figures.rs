@@ -77,6 +77,7 @@ fn every_request_and_every_byte_is_counted() {
             && all(figures) == relay.request_count()
     });
     assert!(attempts(&seen, &["GetObject"], None) >= 2, "in parts: {seen:?}");
+    assert_eq!(seen.keys_expire, None, "keys of a Secret stay");
     assert!(attempts(&seen, &["HeadObject"], Some(Code::of_status(404))) >= 1, "{seen:?}");
     assert_eq!(attempts(&seen, &["PutObject"], Some(Code::of_status(200))), 1, "{seen:?}");
     served.write("large", vec![2; LARGE]).unwrap();

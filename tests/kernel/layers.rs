@@ -160,7 +160,7 @@ fn a_read_only_bind_is_read_only_from_its_first_moment() {
 }
 
 #[test]
-fn nobody_writes_into_a_sealed_folder_and_it_can_be_removed() {
+fn a_sealed_folder_takes_no_writes_and_can_be_removed() {
     let ground = Ground::new();
     let (target, path) = (ground.place("target"), ground.path("target"));
     kernel::seal(&target).unwrap();

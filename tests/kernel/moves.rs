@@ -10,7 +10,7 @@ use mounter::handover::client::{fetch, hand_over};
 use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused};
 use mounter::{JOURNAL, SURVIVAL};
 use rustix::mount::{UnmountFlags, unmount};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, with};
 use s3_csi_tests::relocation::{Kept, leaves, until};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
@@ -20,6 +20,24 @@ use crate::survival::{Waiting, content, shell};
 
 /// How long a mount stays where it is, at least: programs have to get on, too.
 const LIFE: Duration = Duration::from_millis(300);
+
+/// The options of the volume were edited meanwhile. With another prefix, the same names would be other objects.
+#[test]
+fn a_mount_that_moves_keeps_its_options() {
+    let name = "moves-edited";
+    let (client, first, served) = served(name, &["--prefix=mine/"]);
+    for prefix in ["mine", "other"] {
+        client.put(name, &format!("{prefix}/file"), prefix.as_bytes()).unwrap();
+    }
+    assert_eq!(served.read("file").unwrap(), b"mine");
+    let (kept, second) = (Kept::of(&first), MountpointPod::start());
+    assert_eq!(leaves(&first), MountReply::Left);
+    let reply = kept.arrives_at(&second, name, &["--prefix=other/"]);
+    assert!(matches!(reply, MountReply::Serving(_)), "{reply:?}");
+    client.put(name, "mine/new", b"new").unwrap();
+    assert_eq!(served.read("file").unwrap(), b"mine");
+    assert_eq!(served.read("new").unwrap(), b"new");
+}
 
 #[test]
 fn programs_do_not_notice_that_a_mount_moves() {
@@ -106,7 +124,8 @@ fn a_mount_that_was_left_can_come_back() {
     assert_eq!(leaves(&pod), MountReply::Left);
     assert_eq!(leaves(&pod), MountReply::Left, "the node may ask again");
     assert!(!fetch(pod.comm.path(), until()).unwrap().unwrap().is_served);
-    let refused = kept.arrives_at(&other, "moves-back", &["--uid=none"]);
+    let request = with(other.request(ALICE, "moves-back", &[]), "AWS_ENDPOINT_URL", "nowhere");
+    let refused = kept.arrives_with(&other, request);
     assert!(matches!(refused, MountReply::Refused(_)), "{refused:?}");
     let request = MountRequest::only(Purpose::Continue);
     let reply = hand_over(pod.comm.path(), &request, kept.descriptor.as_fd(), until()).unwrap();

@@ -87,6 +87,25 @@ fn a_proxy_is_used_when_it_is_given() {
     assert!(proxy.heard().contains("CONNECT s3.test:443"), "{}", proxy.heard());
 }
 
+/// Neither the S3 server nor its endpoint is to blame.
+#[test]
+fn a_proxy_that_is_not_there_is_named() {
+    cluster();
+    // Nothing listens on the port; the name is not known; the S3 client assumes no port.
+    for (proxy, code, words) in [
+        ("http://me:word@127.0.0.1:9", Code::EndpointUnreachable, "the proxy http://127.0.0.1:9 cannot be"),
+        ("http://no-such-proxy.test:3128", Code::UnknownHost, "the proxy http://no-such-proxy.test:3128 "),
+        ("http://127.0.0.1", Code::EndpointUnreachable, "its port is missing"),
+    ] {
+        let pod = MountpointPod::start();
+        let request = with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", ENDPOINT_TLS);
+        let refused = pod.mount(&with(request, "HTTPS_PROXY", proxy)).map(drop).unwrap_err();
+        assert_eq!(refused.code, code, "{refused}");
+        assert!(refused.message.contains(words) && refused.message.contains("proxy.httpsProxy"), "{refused}");
+        assert!(!refused.message.contains("word"), "{refused}");
+    }
+}
+
 #[test]
 fn buckets_are_found_by_path_and_by_host_name() {
     bucket(ALICE, "by-name").put("by-name", "file", b"x").unwrap();

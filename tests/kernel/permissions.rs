@@ -93,6 +93,30 @@ fn other_users_are_allowed_as_far_as_the_modes_permit() {
     assert!(read_as(1000, 1000, &served, "file"), "the owner");
 }
 
+/// What access(2) says, as `test` asks it in a process of another user.
+#[test]
+fn access_answers_by_owner_and_mode() {
+    bucket(ALICE, "access").put("access", "folder/file", b"x").unwrap();
+    let pod = MountpointPod::start();
+    let arguments = ["--allow-other", "--gid=3000", "--dir-mode=751", "--file-mode=640"];
+    let served = pod.serve(ALICE, "access", &arguments);
+    let rights = |user: u32, group: u32, name: &str| {
+        served.touch(name, move |path| {
+            let may = |right: &str| Command::new("test").arg(right).arg(path).uid(user).gid(group).status();
+            ["-r", "-w", "-x"].map(|right| may(right).unwrap().success())
+        })
+    };
+    for (who, user, group, of_folder, of_file) in [
+        ("the owner", 1000, 1000, [true, true, true], [true, true, false]),
+        ("a member of the group", 4000, 3000, [true, false, true], [true, false, false]),
+        ("a stranger", 4000, 4000, [false, false, true], [false, false, false]),
+        ("root", 0, 0, [true, true, true], [true, true, false]),
+    ] {
+        assert_eq!(rights(user, group, "folder"), of_folder, "{who}");
+        assert_eq!(rights(user, group, "folder/file"), of_file, "{who}");
+    }
+}
+
 #[test]
 fn only_root_and_the_owner_are_allowed_without_allow_other() {
     bucket(ALICE, "only-root").put("only-root", "file", b"x").unwrap();

@@ -177,3 +177,22 @@ fn programs_that_keep_attributes_work_when_these_are_ignored() {
     cut.unwrap_err();
     assert_eq!(client.get("ignored", "cp/one").unwrap(), b"one");
 }
+
+#[test]
+fn folders_are_walked_and_copied_as_on_a_disk() {
+    let folder = TempDir::new().unwrap();
+    let prepared = "cd \"$2\"; mkdir -p source/a/b/c; seq 1000 > source/one; seq 2000 > source/a/b/two; cp /bin/true source/a/run";
+    assert!(run(PathBuf::new(), folder.path(), prepared).status.success());
+    let (client, _pod, served) = served("walked", &[]);
+    let script = "cp -r \"$2\"/source/. \"$1\"; rm -rf \"$2\"/back; cp -r \"$1\" \"$2\"/back; diff -r \"$2\"/source \"$2\"/back
+        cd \"$1\"/a/b/..; pwd -P; ls; cd ..; test . -ef \"$1\"; cd a/./b/../..; pwd -P; find . | sort";
+    let (on_mount, on_disk) = (served.path("copy"), folder.path().join("copy"));
+    let [mount, disk] = [&on_mount, &on_disk].map(|root| {
+        let output = run(root.clone(), folder.path(), &format!("mkdir \"$1\"; {script}"));
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().replace(root.to_str().unwrap(), "ROOT")
+    });
+    assert_eq!(mount, disk);
+    assert!(mount.starts_with("ROOT/a\nb\nrun\nROOT\n.\n./a\n"), "{mount}");
+    assert_eq!(client.objects("walked", "").unwrap(), ["copy/a/b/two", "copy/a/run", "copy/one"]);
+}

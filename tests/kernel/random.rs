@@ -4,15 +4,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use s3_csi_tests::actor::{Actor, Answer, Order};
 use s3_csi_tests::folder::{Content, Folder, Id, Objects, Outcome, Random, Step, choose, close};
-use s3_csi_tests::mountpoint_pod::LIMIT;
+use s3_csi_tests::mountpoint_pod::{self, LIMIT, MountpointPod, USER};
 use tempfile::TempDir;
-use xtask::s3::{Client, Refused};
+use xtask::s3::{ALICE, Client, Refused};
 
 use crate::faults::Faults;
 use crate::files::served;
@@ -25,7 +26,14 @@ const FOLDERS: u64 = 3;
 const ACTORS: usize = 2;
 /// Steps that a failure shows.
 const SHOWN: usize = 100;
-pub(crate) const OPTIONS: [&str; 2] = ["--allow-delete", "--allow-overwrite"];
+const OPTIONS: [&str; 2] = ["--allow-delete", "--allow-overwrite"];
+/// One of them for each mount whose process dies and moves, and what all keys in the bucket begin with. Each pod has a cache of
+/// its own: the folder is below the one that it shares with the node.
+const VARIANTS: [(&[&str], &str); 3] = [
+    (&["--allow-delete", "--allow-overwrite", "--metadata-ttl=60", "--cache=cache"], ""),
+    (&OPTIONS, ""),
+    (&["--allow-delete", "--allow-overwrite", "--prefix=outer/"], "outer/"),
+];
 /// Keeps the folder in the bucket when all its files are deleted.
 const KEEPER: &str = "keeper";
 
@@ -244,17 +252,28 @@ fn whatever_programs_do_the_bucket_holds_what_was_acknowledged() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
-/// The same programs, judged by the same model, but alone: after the death of a mount process, what another client does to a
-/// file that is open here may have more outcomes than the model knows. Each folder has a mount of its own, so that a seed
+/// The same programs and the same other client, judged by the same model. Each folder has a mount of its own, so that a seed
 /// decides its faults, too.
 #[test]
 fn whatever_programs_do_deaths_and_moves_of_mount_processes_change_nothing() {
     let failures = failures(|seed| {
         let bucket = format!("random-faults-{seed}");
-        let (client, pod, served) = served(&bucket, &OPTIONS);
-        let mut place = Place::new(&client, &bucket, served.path("folder"), "folder/".to_owned());
-        let mut faults = Faults::new(pod, Random::new(seed), bucket.clone());
-        let played = play(&mut place, seed, Random::calm(seed), Some(&mut faults));
+        let (options, prefix) = VARIANTS[usize::try_from(seed).unwrap() % VARIANTS.len()];
+        let client = mountpoint_pod::bucket(ALICE, &bucket);
+        let pods = [(); 2].map(|()| MountpointPod::start());
+        for pod in &pods {
+            let cache = pod.comm.path().join("cache");
+            fs::create_dir(&cache).unwrap();
+            chown(cache, Some(USER), Some(USER)).unwrap();
+        }
+        let served = pods[0].serve(ALICE, &bucket, options);
+        let mut place = Place::new(&client, &bucket, served.path("folder"), format!("{prefix}folder/"));
+        let mut faults = Faults::new(pods, Random::new(seed), bucket.clone(), options);
+        let random = Random::among_deaths(seed);
+        // What others do may stay unseen for as long as the metadata live.
+        let is_alone = options.iter().any(|option| option.starts_with("--metadata-ttl"));
+        let random = if is_alone { random.without_other_client() } else { random };
+        let played = play(&mut place, seed, random, Some(&mut faults));
         assert!(faults.deaths > 0 && faults.moves > 0, "{} deaths, {} moves", faults.deaths, faults.moves);
         if played.is_err() {
             thread::sleep(Duration::from_secs(2));

@@ -216,7 +216,7 @@ fn a_file_that_is_being_read_is_not_overwritten_here() {
 
 /// Between the lookup and the upload another client may create the file. Only the server can tell.
 #[test]
-fn what_somebody_else_has_made_meanwhile_is_not_replaced() {
+fn what_another_client_has_created_meanwhile_is_not_replaced() {
     alone(|| {
         let client = bucket(ALICE, "made-meanwhile");
         let pod = MountpointPod::start();

@@ -4,17 +4,21 @@ use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 
+use rustix::fs::{AtFlags, StatxFlags};
 use rustix::io::Errno;
 use s3_csi_tests::alone::alone;
 use s3_csi_tests::faulty::{Fault, Faulty};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
+use s3_csi_tests::killer::{between_requests, kill};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 use crate::files::relayed;
+use crate::successors::behind;
+use crate::survival::Waiting;
 
 /// The client itself notices after 30 s that nothing moves on a connection; the rest is for a busy machine.
 const NOTICED_WITHIN: std::time::Duration = LIMIT.saturating_mul(3);
@@ -126,6 +130,59 @@ fn a_slow_server_is_not_a_silent_one() {
         file.read_to_end(&mut content).map(|_| content)
     });
     assert!(content.unwrap() == vec![b's'; SIZE]);
+}
+
+const WRITE_LATER: &str = "
+import os, sys
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(file, b'one,')
+print('ready', flush=True)
+sys.stdin.readline()
+os.write(file, b'two')
+os.close(file)
+";
+
+/// Asks the mount process, whatever the kernel knows.
+fn length(served: &Served, name: &str) -> u64 {
+    let found = served.touch(name, |path| {
+        rustix::fs::statx(rustix::fs::CWD, path, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS)
+    });
+    found.unwrap().stx_size
+}
+
+/// The successor of a mount process asks for a file that is being written before it says how large that is.
+#[test]
+fn other_files_do_not_wait_for_one_that_a_successor_cannot_open_again() {
+    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+    let (client, pod, served) = behind(&faulty, "silent-successor", &["--server-timeout=3600"]);
+    client.put("silent-successor", "other", b"other").unwrap();
+    client.put("silent-successor", "folder/deep", b"deep").unwrap();
+    assert_eq!(served.read("other").unwrap(), b"other");
+    let writer = Waiting::start("python3", &["-c", WRITE_LATER], &served.path("written"));
+    let (speak, silence) = mpsc::channel::<()>();
+    let (silence, asked) = (Mutex::new(silence), Arc::new(AtomicUsize::new(0)));
+    let unanswered = Arc::clone(&asked);
+    faulty.plan(move |_, line| {
+        if line.contains("/silent-successor/written") {
+            unanswered.fetch_add(1, Ordering::Relaxed);
+            let _ = silence.lock().unwrap().recv();
+        }
+        Fault::None
+    });
+    kill(&pod, between_requests);
+    eventually("the file is being opened again", || asked.load(Ordering::Relaxed) > 0);
+
+    length(&served, "");
+    assert_eq!(length(&served, "other"), 5);
+    assert_eq!(served.read("other").unwrap(), b"other");
+    let absent = served.touch("absent", |path| fs::metadata(path).map(drop));
+    assert_eq!(errno(absent), Some(Errno::NOENT));
+    assert_eq!(served.list("folder").unwrap(), ["deep"]);
+
+    drop(speak);
+    assert_eq!(length(&served, "written"), 4);
+    writer.finish();
+    assert_eq!(client.get("silent-successor", "written").unwrap(), b"one,two");
 }
 
 /// The S3 client repeats the request, and the server refuses what is there already.

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use mounter::{JOURNAL, SURVIVAL};
 use rustix::io::Errno;
+use s3_csi_tests::alone::alone;
 use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::killer::{between_requests, kill};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
@@ -15,8 +16,9 @@ use s3_csi_tests::within;
 use xtask::s3::{ALICE, Client};
 
 use crate::files::served;
+use crate::survival::Waiting;
 
-fn behind(faulty: &Faulty, name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served) {
+pub(crate) fn behind(faulty: &Faulty, name: &str, arguments: &[&str]) -> (Client, MountpointPod, Served) {
     let client = bucket(ALICE, name);
     let pod = MountpointPod::start();
     let request = with(pod.request(ALICE, name, arguments), "AWS_ENDPOINT_URL", &faulty.url());
@@ -27,32 +29,35 @@ fn behind(faulty: &Faulty, name: &str, arguments: &[&str]) -> (Client, Mountpoin
 /// It must not take the file for published, either.
 #[test]
 fn a_successor_that_cannot_open_a_file_again_tries_when_it_is_used() {
-    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
-    let (client, pod, served) = behind(&faulty, "successor-refused", &[]);
-    let file = served.touch("file", |path| File::create(path)).unwrap();
-    let written = within("writes", LIMIT, move || {
-        (&file).write_all(b"one,")?;
-        drop(file.try_clone()?);
-        (&file).write_all(b"two")?;
-        std::io::Result::Ok(file)
+    alone(|| {
+        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+        let (client, pod, served) = behind(&faulty, "successor-refused", &[]);
+        let file = served.touch("file", |path| File::create(path)).unwrap();
+        let written = within("writes", LIMIT, move || {
+            (&file).write_all(b"one,")?;
+            drop(file.try_clone()?);
+            (&file).write_all(b"two")?;
+            std::io::Result::Ok(file)
+        });
+        let file = written.unwrap();
+        assert_eq!(client.get("successor-refused", "file").unwrap(), b"one,", "published by a close");
+        let asked = Arc::new(AtomicUsize::new(0));
+        let heads = Arc::clone(&asked);
+        faulty.plan(move |_, line| {
+            // The successor looks whether the object is the published one, and then opens the file.
+            if line.starts_with("HEAD /successor-refused/file") && heads.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Fault::Refuse(403, "AccessDenied");
+            }
+            Fault::None
+        });
+        kill(&pod, between_requests);
+        eventually("it was refused, although no program asked for it", || asked.load(Ordering::Relaxed) > 1);
+        let other = served.touch("other", |path| fs::metadata(path).map(drop)).unwrap_err();
+        assert_eq!(other.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
+        faulty.plan(|_, _| Fault::None);
+        within("a sync", LIMIT, move || file.sync_all()).unwrap();
+        assert_eq!(client.get("successor-refused", "file").unwrap(), b"one,two");
     });
-    let file = written.unwrap();
-    assert_eq!(client.get("successor-refused", "file").unwrap(), b"one,", "published by a close");
-    let asked = AtomicUsize::new(0);
-    faulty.plan(move |_, line| {
-        // The successor looks whether the object is the published one, and then opens the file.
-        if line.starts_with("HEAD /successor-refused/file") && asked.fetch_add(1, Ordering::Relaxed) > 0 {
-            return Fault::Refuse(403, "AccessDenied");
-        }
-        Fault::None
-    });
-    kill(&pod, between_requests);
-    let other = served.touch("other", |path| fs::metadata(path).map(drop)).unwrap_err();
-    assert_eq!(other.raw_os_error(), Some(Errno::NOENT.raw_os_error()));
-    assert!(faulty.seen().iter().filter(|it| *it == "HEAD /successor-refused/file").count() > 1);
-    faulty.plan(|_, _| Fault::None);
-    within("a sync", LIMIT, move || file.sync_all()).unwrap();
-    assert_eq!(client.get("successor-refused", "file").unwrap(), b"one,two");
 }
 
 #[test]
@@ -123,18 +128,110 @@ fn a_file_that_was_complete_when_the_mount_process_died_can_be_deleted_elsewhere
 
 #[test]
 fn a_new_file_that_a_successor_cannot_upload_is_gone() {
-    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
-    let (client, pod, served) = behind(&faulty, "successor-cannot", &[]);
-    let file = served.touch("file", |path| File::create(path)).unwrap();
-    let file = within("a write", LIMIT, move || (&file).write_all(b"content").map(|()| file)).unwrap();
-    faulty.plan(|_, line| {
-        if line.contains("/successor-cannot/file") { Fault::Refuse(403, "AccessDenied") } else { Fault::None }
+    alone(|| {
+        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+        let (client, pod, served) = behind(&faulty, "successor-cannot", &[]);
+        let file = served.touch("file", |path| File::create(path)).unwrap();
+        let file = within("a write", LIMIT, move || (&file).write_all(b"content").map(|()| file)).unwrap();
+        faulty.plan(|_, line| {
+            if line.contains("/successor-cannot/file") {
+                Fault::Refuse(403, "AccessDenied")
+            } else {
+                Fault::None
+            }
+        });
+        kill(&pod, between_requests);
+        let failed = within("a sync", LIMIT, move || file.sync_all()).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(Errno::IO.raw_os_error()));
+        faulty.plan(|_, _| Fault::None);
+        eventually("it is gone", || served.list("").unwrap().is_empty());
+        served.write("file", "again").unwrap();
+        assert_eq!(client.get("successor-cannot", "file").unwrap(), b"again");
     });
+}
+
+/// The kernel sends it when the program has gone on already.
+fn last_close_is_recorded(pod: &MountpointPod) {
+    let journal = pod.comm.path().join(SURVIVAL).join(JOURNAL);
+    eventually("the last close is recorded", || fs::read_to_string(&journal).unwrap().contains("{\"C\":"));
+}
+
+/// It was complete, and no program had written to it: it is theirs now.
+#[test]
+fn an_empty_file_that_was_complete_does_not_empty_what_another_client_puts_there() {
+    let (client, pod, served) = served("successor-empty", &["--allow-overwrite"]);
+    let script = "exec 3> \"$1\" && exec 4>&3 4>&- && echo ready && read -r _";
+    let program = Waiting::start("sh", &["-c", script, "sh"], &served.path("file"));
+    assert_eq!(client.get("successor-empty", "file").unwrap(), b"", "published by the first close");
     kill(&pod, between_requests);
-    let failed = within("a sync", LIMIT, move || file.sync_all()).unwrap_err();
-    assert_eq!(failed.raw_os_error(), Some(Errno::IO.raw_os_error()));
-    faulty.plan(|_, _| Fault::None);
-    eventually("it is gone", || served.list("").unwrap().is_empty());
-    served.write("file", "again").unwrap();
-    assert_eq!(client.get("successor-cannot", "file").unwrap(), b"again");
+    client.put("successor-empty", "file", b"theirs").unwrap();
+    program.finish();
+    last_close_is_recorded(&pod);
+    assert_eq!(client.get("successor-empty", "file").unwrap(), b"theirs");
+}
+
+/// Creates or empties a file that `io_uring` has open, but no descriptor: the kernel sends no flush for it, only the last close.
+const WITHOUT_A_FLUSH: &str = "
+import ctypes, mmap, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    result = libc.syscall(*arguments)
+    assert result >= 0, (arguments, ctypes.get_errno())
+    return result
+setup = ctypes.create_string_buffer(120)
+ring = call(425, 2, setup)
+sq, cq = struct.unpack_from('10I', setup.raw, 40), struct.unpack_from('10I', setup.raw, 80)
+queue, entries = mmap.mmap(ring, 4096), mmap.mmap(ring, 4096, offset=0x10000000)
+call(427, ring, 2, (ctypes.c_int * 1)(-1), 1)
+def do(number, operation, fd=0, address=0, mode=0, flags=0):
+    struct.pack_into('BBHiQQIIQHHIQQ', entries, 64 * number,
+        operation, 0, 0, fd, 0, address, mode, flags, 0, 0, 0, 1, 0, 0)
+    struct.pack_into('I', queue, sq[6] + 4 * number, number)
+    struct.pack_into('I', queue, sq[1], number + 1)
+    call(426, ring, 1, number + 1, 1, None, 0)
+    result = struct.unpack_from('QiI', queue, cq[5] + 16 * number)[1]
+    assert result >= 0, (operation, result)
+path = ctypes.create_string_buffer(sys.argv[1].encode())
+do(0, 18, -100, ctypes.addressof(path), 0o644, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+print('ready', flush=True)
+sys.stdin.readline()
+do(1, 19)
+";
+
+#[test]
+fn a_new_file_without_content_does_not_empty_what_another_client_puts_there() {
+    let (client, pod, served) = served("successor-truncates", &["--allow-overwrite"]);
+    let program = Waiting::start("python3", &["-c", WITHOUT_A_FLUSH], &served.path("file"));
+    kill(&pod, between_requests);
+    client.put("successor-truncates", "file", b"theirs").unwrap();
+    program.finish();
+    last_close_is_recorded(&pod);
+    assert_eq!(client.get("successor-truncates", "file").unwrap(), b"theirs");
+    eventually("it is an object like any other", || served.read("file").is_ok_and(|it| it == b"theirs"));
+}
+
+#[test]
+fn a_file_that_is_to_be_emptied_does_not_empty_what_another_client_puts_there() {
+    for (name, replaced, opened_again) in [
+        ("successor-empties", false, false),
+        ("successor-leaves", true, false),
+        ("successor-leaves-opened", true, true),
+    ] {
+        let (client, pod, served) = served(name, &["--allow-overwrite"]);
+        client.put(name, "file", b"old").unwrap();
+        let program = Waiting::start("python3", &["-c", WITHOUT_A_FLUSH], &served.path("file"));
+        kill(&pod, between_requests);
+        if replaced {
+            client.put(name, "file", b"theirs").unwrap();
+        }
+        if opened_again {
+            // A listing waits for what is being written in the directory.
+            served.list("").unwrap();
+        }
+        program.finish();
+        last_close_is_recorded(&pod);
+        let content: &[u8] = if replaced { b"theirs" } else { b"" };
+        eventually("the file is complete", || served.read("file").is_ok_and(|it| it == content));
+        assert_eq!(client.get(name, "file").unwrap(), content);
+    }
 }

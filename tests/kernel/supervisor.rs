@@ -1,12 +1,18 @@
 //! The mounter as a supervisor: how it ends, and what becomes of the mount process and its output.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
-use mounter::ERROR;
 use mounter::handover::Code;
+use mounter::{ERROR, JOURNAL, SURVIVAL};
+use node::comm;
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
+use s3_csi_tests::memory_limit::MemoryLimit;
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::{cluster, within};
 use xtask::s3::ALICE;
 
 #[test]
@@ -82,7 +88,7 @@ fn secrets_in_the_output_of_a_program_are_not_quoted() {
     let secret = "a-word-to-be-kept-secret";
     let folder =
         stand_in("echo \"out $AWS_SECRET_ACCESS_KEY\"; echo \"err $AWS_SECRET_ACCESS_KEY\" >&2; exit 3");
-    let pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let pod = pod_with(&folder);
     let request = with(pod.request(ALICE, "bucket", &[]), "AWS_SECRET_ACCESS_KEY", secret);
     let refused = pod.mount(&request).map(drop).unwrap_err();
     assert!(refused.message.contains("err ***"), "{refused}");
@@ -105,7 +111,7 @@ fn stand_in(script: &str) -> tempfile::TempDir {
 #[test]
 fn sigterm_is_remembered_while_a_mount_fails() {
     let folder = stand_in("until [ -e \"$(dirname \"$0\")/stopped\" ]; do sleep 0.1; done; exit 3");
-    let mut pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let mut pod = pod_with(&folder);
     let request = pod.request(ALICE, "bucket", &[]);
     let process = Pid::from_child(&pod.process);
     std::thread::scope(|scope| {
@@ -126,7 +132,7 @@ fn mount_s3_can_serve_instead() {
          readlink /proc/$$/fd/0 >> started_with\necho 'bucket stand-in is mounted at /dev/fd/0'\nexec sleep 300",
     );
     let started_with = folder.path().join("started_with");
-    let mut pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let mut pod = pod_with(&folder);
     let request = pod.request(ALICE, "stand-in", &["--allow-delete", "--prefix=a b/"]);
     let served = pod.mount(&request).unwrap();
     let started_with = fs::read_to_string(started_with).unwrap();
@@ -157,7 +163,7 @@ fn mount_s3_can_serve_instead() {
 #[test]
 fn a_program_that_fails_without_a_reply_is_quoted() {
     let folder = stand_in("echo 'Error: the moon is wrong' >&2; exit 3");
-    let pod = MountpointPod::start_with(&["--mountpoint-bin-dir", folder.path().to_str().unwrap()]);
+    let pod = pod_with(&folder);
     let refused = pod.mount(&pod.request(ALICE, "bucket", &[])).map(drop).unwrap_err();
     assert_eq!(refused.code, Code::Failed);
     assert!(refused.message.contains("exit status: 3") && refused.message.contains("the moon is wrong"));
@@ -165,4 +171,85 @@ fn a_program_that_fails_without_a_reply_is_quoted() {
     let refused = pod.mount(&pod.request(ALICE, "bucket", &[])).map(drop).unwrap_err();
     assert!(refused.message.contains("cannot start"), "{refused}");
     assert_eq!(fs::read_to_string(pod.comm.path().join(ERROR)).unwrap(), refused.message);
+}
+
+fn pod_with(program: &tempfile::TempDir) -> MountpointPod {
+    MountpointPod::start_with(&["--mountpoint-bin-dir", program.path().to_str().unwrap()])
+}
+
+/// Served by a program that could be followed by another: the mounter takes any journal for one.
+fn survivable(pod: &MountpointPod) -> (Served, PathBuf) {
+    let served = pod.mount(&pod.request(ALICE, "stand-in", &[])).unwrap();
+    let journal = pod.comm.path().join(SURVIVAL).join(JOURNAL);
+    File::create(&journal).unwrap();
+    (served, journal)
+}
+
+#[test]
+fn the_last_line_of_a_talkative_process_reaches_the_node() {
+    let folder = stand_in(
+        "cd $(dirname $0); echo >> starts; n=$(wc -l < starts)\necho 'bucket is mounted at /dev/fd/0'\n\
+         until [ -e dies-$n ]; do sleep 0.1; done\n\
+         for i in $(seq 30); do printf 'line %s %0200d\\n' $i 0 >&2; done; echo 'the last words' >&2; kill -9 $$",
+    );
+    let mut pod = pod_with(&folder);
+    let (_served, journal) = survivable(&pod);
+    let shared = OwnedFd::from(File::open(pod.comm.path()).unwrap());
+    fs::write(folder.path().join("dies-1"), "").unwrap();
+    let mut reported = None;
+    eventually("the death is reported", || {
+        reported = comm::deaths(&shared);
+        reported.is_some()
+    });
+    let last = "the mount process ended with signal: 9 (SIGKILL): the last words";
+    assert_eq!(reported, Some((1, last.to_owned())));
+    let tail = fs::read_to_string(pod.comm.path().join(ERROR)).unwrap();
+    assert!(tail.contains("line 30 0") && tail.ends_with("the last words"), "{tail}");
+
+    fs::remove_file(journal).unwrap();
+    fs::write(folder.path().join("dies-2"), "").unwrap();
+    assert_eq!(pod.ended().code(), Some(1));
+    assert_eq!(fs::read_to_string(&pod.termination_log).unwrap(), tail);
+}
+
+/// And not the mounter with it.
+#[test]
+fn a_mount_process_that_runs_out_of_memory_is_reported_as_such() {
+    let folder = stand_in(
+        "cd $(dirname $0); echo >> starts; n=$(wc -l < starts)\necho 'bucket is mounted at /dev/fd/0'\n\
+         until [ -e eats-$n ]; do sleep 0.1; done; exec tail /dev/zero",
+    );
+    let pod = pod_with(&folder);
+    let memory = MemoryLimit::new(&cluster(), "out-of-memory", 64 << 20);
+    memory.enter(pod.process.id());
+    let _served = survivable(&pod);
+    let shared = OwnedFd::from(File::open(pod.comm.path()).unwrap());
+    fs::write(folder.path().join("eats-1"), "").unwrap();
+    eventually("the death is reported", || comm::deaths(&shared).is_some());
+    let (_, reason) = comm::deaths(&shared).unwrap();
+    let told = "ended with signal: 9 (SIGKILL), because the container is out of memory";
+    assert!(memory.kills() > 0 && reason.contains(told), "{reason}");
+}
+
+/// How long that takes is proved beside the figures, in the mounter's `deaths.rs`.
+#[test]
+fn a_mount_whose_next_processes_hang_ends() {
+    let folder = stand_in(
+        "cd $(dirname $0); echo >> starts; [ -e hangs ] || echo 'bucket is mounted at /dev/fd/0'; exec sleep 300",
+    );
+    let mut pod = pod_with(&folder);
+    let (served, _) = survivable(&pod);
+    fs::write(folder.path().join("hangs"), "").unwrap();
+    let path = served.path("file");
+    let waiting = std::thread::spawn(move || fs::metadata(path).map(drop));
+    served.kill();
+    assert_eq!(pod.ended().code(), Some(1));
+    let reason = fs::read_to_string(&pod.termination_log).unwrap();
+    assert!(reason.contains("cannot continue") && reason.contains("did not report within"), "{reason}");
+    let starts = fs::read_to_string(folder.path().join("starts")).unwrap().lines().count();
+    assert_eq!(starts, 1 + 5, "as docs/failures.md says");
+    let waited = within("a program that waits", LIMIT, move || waiting.join().unwrap());
+    for failed in [waited, served.read("file").map(drop)] {
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::NOTCONN.raw_os_error()));
+    }
 }

@@ -1,11 +1,12 @@
 //! Programs go on when the mount process dies: another one continues on the same descriptor.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mounter::handover::client::{fetch, hand_over};
@@ -162,6 +163,7 @@ fn small_files_are_complete_whenever_mount_processes_die() {
                 {{ echo a; /bin/echo b; }} > d{round}/two-$i
                 head -c 100000 /dev/zero | dd of=d{round}/dd-$i bs=10000 conv=fsync status=none || echo dd $i
                 echo old > d{round}/x; echo $i > d{round}/x; rm d{round}/x || echo rm $i
+                mkdir d{round}/e && rmdir d{round}/e || echo rmdir $i
             done"
         );
         assert_eq!(shell(served.path(""), &script), "", "round {round}");
@@ -245,15 +247,22 @@ fn a_large_file_whose_bytes_are_lost_is_an_error_and_the_old_one_stays() {
 }
 
 #[test]
-fn an_object_that_was_replaced_is_not_read_as_the_old_one() {
+fn an_object_that_was_replaced_or_deleted_is_not_read_as_the_old_one() {
     let (client, pod, served) = served("survive-replaced", &[]);
-    client.put("survive-replaced", "file", &content(1 << 20, 5)).unwrap();
-    let file = served.touch("file", |path| File::open(path)).unwrap();
-    client.put("survive-replaced", "file", &content(1 << 20, 6)).unwrap();
+    let open = |name: &str| {
+        client.put("survive-replaced", name, &content(1 << 20, 5)).unwrap();
+        served.touch(name, |path| File::open(path)).unwrap()
+    };
+    let files = [open("replaced"), open("deleted")];
+    client.put("survive-replaced", "replaced", &content(1 << 20, 6)).unwrap();
+    client.delete("survive-replaced", "deleted").unwrap();
     kill(&pod, between_requests);
-    let failed = within("a read", LIMIT, move || file.read_exact_at(&mut [0; 4096], 512 << 10));
-    assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::STALE.raw_os_error()));
-    assert!(served.read("file").unwrap() == content(1 << 20, 6));
+    for file in files {
+        let failed = within("a read", LIMIT, move || file.read_exact_at(&mut [0; 4096], 512 << 10));
+        assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    }
+    assert!(served.read("replaced").unwrap() == content(1 << 20, 6));
+    assert_eq!(served.read("deleted").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 /// The server is away, so that the read is under way each time.
@@ -282,6 +291,46 @@ fn a_request_that_mount_processes_die_of_is_refused_and_others_are_not() {
     pod.logs("mount processes have died with this request");
     relay.mend();
     assert_eq!(served.read("other").unwrap(), b"other");
+}
+
+/// As when a bug kills each of them with the same answer of the server. Programs read all the time.
+#[test]
+fn many_mounts_survive_together() {
+    let client = bucket(ALICE, "survive-many");
+    let mounts: Vec<_> = (0..20)
+        .map(|number| {
+            let all = content(2 << 20, number);
+            client.put("survive-many", &format!("{number}/file"), &all).unwrap();
+            let pod = MountpointPod::start();
+            let served = pod.serve(ALICE, "survive-many", &[&format!("--prefix={number}/")]);
+            (pod, served, all)
+        })
+        .collect();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let done = &done;
+        for (_, served, all) in &mounts {
+            scope.spawn(move || {
+                let until = Instant::now() + LIMIT;
+                while !done.load(Ordering::Relaxed) && Instant::now() < until {
+                    assert!(served.read("file").unwrap() == *all, "wrong bytes");
+                }
+            });
+        }
+        for round in 1..=3 {
+            for (pod, ..) in &mounts {
+                between_requests(pod.mount_process().unwrap());
+            }
+            for (pod, ..) in &mounts {
+                let times = || pod.log().matches("serving, version").count();
+                eventually("another mount process serves", || times() > round);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    for (_, served, all) in &mounts {
+        assert!(served.read("file").unwrap() == *all, "wrong bytes");
+    }
 }
 
 #[test]

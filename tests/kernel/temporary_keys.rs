@@ -1,8 +1,10 @@
 //! Temporary keys that an agent gives for a token, renewed while a bucket is served.
 
+use std::fs;
 use std::sync::{Arc, Mutex};
 
 use jiff::SignedDuration;
+use mounter::figures::{FILE, Figures};
 use mounter::handover::Code;
 use s3_csi_tests::agent::{Agent, Refusal};
 use s3_csi_tests::cluster;
@@ -18,6 +20,11 @@ fn agent(holder: &Arc<Mutex<Option<Account>>>) -> Agent {
         account.ok_or(Refusal::NoAssociation)
     };
     Agent::start("127.0.0.1:0", LAST, Arc::new(accept))
+}
+
+/// As the node exports it.
+fn expire(pod: &MountpointPod) -> Option<u64> {
+    Figures::parse(&fs::read(pod.comm.path().join(FILE)).ok()?)?.keys_expire
 }
 
 #[test]
@@ -40,6 +47,9 @@ fn temporary_keys_are_renewed_before_they_expire() {
         assert_eq!(served.read("file").unwrap(), b"x");
         agent.given() > 3
     });
+    eventually("the node learns when the keys expire", || expire(&pod).is_some());
+    let first = expire(&pod);
+    eventually("the node learns when their successors expire", || expire(&pod) > first);
 
     // The agent is away until after the keys have become invalid: requests fail, then work again by themselves.
     *holder.lock().unwrap() = None;

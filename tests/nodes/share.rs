@@ -1,5 +1,6 @@
 //! One volume on many nodes, and one that is restricted to some nodes.
 
+use kube::api::DeleteParams;
 use s3_csi_tests::story::{LIMIT, Story};
 use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::json;
@@ -12,8 +13,9 @@ async fn a_volume_is_used_on_three_nodes_at_once() {
     let names: Vec<String> = story.here.cluster.nodes().unwrap().iter().map(|node| node.name()).collect();
     for node in story.here.cluster.nodes().unwrap() {
         let own = node.name();
+        // Lines, not names: a shell closes a duplicate of its redirection first, so a new file appears empty.
         let script = format!(
-            "echo written on {own} > /data/{own}; until [ $(ls /data | wc -l) = 3 ]; do sleep 0.2; done; \
+            "echo written on {own} > /data/{own}; until [ $(cat /data/* | wc -l) = 3 ]; do sleep 0.2; done; \
              cat /data/*; echo ALL; sleep 3600"
         );
         story.here.run(&own, story.workload_on(node, &script)).await;
@@ -35,6 +37,30 @@ async fn a_volume_is_used_on_three_nodes_at_once() {
     assert_eq!(attached, names, "and an attachment");
     for name in &names {
         story.here.delete(name).await;
+    }
+    story.leaves_nothing().await;
+}
+
+/// Beside them and their Mountpoint Pod, the node has room (`maxPods`) for the pods of the driver only.
+#[tokio::test]
+async fn a_hundred_pods_of_a_node_share_one_mountpoint_pod() {
+    let story = Story::alone("hundred").await;
+    let [_, node] = others(&story);
+    story.server.put(story.name, "file", b"content").unwrap();
+    let names: Vec<String> = (0..100).map(|number| format!("pod-{number}")).collect();
+    for name in &names {
+        story.here.run(name, story.workload_on(node, "cat /data/file; echo; echo READ; sleep 3600")).await;
+    }
+    for name in &names {
+        story.says(name, "READ").await;
+        assert!(story.log(name).await.contains("content"), "{name}");
+    }
+    assert_eq!(serving_nodes(&story).await, [node.name()], "one Mountpoint Pod");
+    let attachments = story.attachments().await;
+    let attached: usize = attachments.iter().map(|it| it.spec.workload_uids().count()).sum();
+    assert_eq!((attachments.len(), attached), (1, names.len()));
+    for name in &names {
+        story.here.pods().delete(name, &DeleteParams::default()).await.unwrap();
     }
     story.leaves_nothing().await;
 }

@@ -55,7 +55,15 @@ impl Csi {
 
     /// What the kubelet sends on the registration socket after it has registered the driver.
     pub async fn registered(&self) {
-        let status = RegistrationStatus { plugin_registered: true, error: String::new() };
+        self.notify(RegistrationStatus { plugin_registered: true, error: String::new() }).await;
+    }
+
+    /// What it sends if it could not.
+    pub async fn rejected(&self, why: &str) {
+        self.notify(RegistrationStatus { plugin_registered: false, error: why.to_owned() }).await;
+    }
+
+    async fn notify(&self, status: RegistrationStatus) {
         let method = "/pluginregistration.Registration/NotifyRegistrationStatus";
         let RegistrationStatusResponse {} = self.call(method, status).await.unwrap();
     }

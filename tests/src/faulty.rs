@@ -33,13 +33,17 @@ pub struct Faulty {
     plan: Arc<Mutex<Plan>>,
     /// `PUT /bucket`, of every request.
     seen: Arc<Mutex<Vec<String>>>,
+    /// First lines of requests that the server has answered, whether the client has got the answer or not.
+    answered: Arc<Mutex<Vec<String>>>,
 }
 
 impl Faulty {
     pub fn before(server: &'static str, plan: impl Fn(usize, &str) -> Fault + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let faulty = Self { address, plan: Arc::new(Mutex::new(Arc::new(plan))), seen: Arc::default() };
+        let plan: Plan = Arc::new(plan);
+        let plan = Arc::new(Mutex::new(plan));
+        let faulty = Self { address, plan, seen: Arc::default(), answered: Arc::default() };
         let serving = faulty.clone();
         thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -61,6 +65,10 @@ impl Faulty {
 
     pub fn seen(&self) -> Vec<String> {
         self.seen.lock().unwrap().clone()
+    }
+
+    pub fn answered(&self) -> Vec<String> {
+        self.answered.lock().unwrap().clone()
     }
 
     /// One request, one connection: nothing has to be known about where answers end.
@@ -86,6 +94,7 @@ impl Faulty {
         let mut answer = Vec::new();
         server.write_all(&request).ok()?;
         server.read_to_end(&mut answer).ok()?;
+        self.answered.lock().unwrap().push(line.to_owned());
         match fault {
             Fault::DropAnswer => None,
             Fault::Lie(status, code) => client.write_all(error(status, code).as_bytes()).ok(),

@@ -20,6 +20,7 @@ const POD_WITHIN: Duration = Duration::from_mins(4);
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A test's namespace in the cluster around it.
+#[derive(Clone)]
 pub struct Inside {
     pub cluster: Cluster,
     pub client: Client,

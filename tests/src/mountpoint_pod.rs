@@ -71,20 +71,29 @@ impl MountpointPod {
 
     /// In this folder, which does not exist yet. Does not wait.
     pub fn start_at(comm: &Path) -> Self {
+        Self::start_programs_at(programs(), comm)
+    }
+
+    /// The same with other programs.
+    pub fn start_programs_at(programs: &Path, comm: &Path) -> Self {
         let parent = comm.parent().unwrap();
         fs::create_dir_all(parent).unwrap();
         let name = comm.file_name().unwrap();
         let comm = tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(parent).unwrap();
-        Self::start_in(prepared(comm), &[])
+        Self::start_programs_in(programs, prepared(comm), &[])
     }
 
     fn start_in(comm: TempDir, arguments: &[&str]) -> Self {
+        Self::start_programs_in(programs(), comm, arguments)
+    }
+
+    fn start_programs_in(programs: &Path, comm: TempDir, arguments: &[&str]) -> Self {
         let log = comm.path().join("log");
         let termination_log = comm.path().join("termination-log");
         File::create(&termination_log).unwrap();
         fs::set_permissions(&termination_log, fs::Permissions::from_mode(0o666)).unwrap();
         let output = File::options().create(true).append(true).open(&log).unwrap();
-        let process = Command::new(programs().join("s3-csi-mounter"))
+        let process = Command::new(programs.join("s3-csi-mounter"))
             .arg("--comm")
             .arg(comm.path())
             .arg("--termination-log")
@@ -159,11 +168,12 @@ impl MountpointPod {
         // The node gives one of them where the volume has not the other.
         let instead = |argument: &String| argument != "--allow-root" || !arguments.contains(&"--allow-other");
         let of_node = publish.arguments.render().into_iter().filter(instead);
-        let mut environment = flags.environment();
+        let (mut environment, trace_id) = (flags.environment(), publish.trace_id());
         environment.extend(publish.environment);
         environment.extend(credentials::static_keys(NAME).variables());
         MountRequest {
             volume_id: publish.volume_id,
+            trace_id,
             bucket: publish.volume.bucket,
             arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
             environment,
@@ -186,15 +196,18 @@ impl MountpointPod {
 
     /// The node's part: mounts and hands over.
     pub fn mount(&self, request: &MountRequest) -> Result<Served, Refused> {
+        self.mount_without_read_ahead(request).inspect(|served| {
+            // Not of its metadata: a stand-in for the mount process does not answer.
+            let table = Mounts::default().table().unwrap();
+            kernel::set_read_ahead(table.top(served.point.path()).unwrap().device);
+        })
+    }
+
+    /// The same with the kernel's default of the mount.
+    pub fn mount_without_read_ahead(&self, request: &MountRequest) -> Result<Served, Refused> {
         let (point, device) = mount_fuse(false);
         match hand_over(self.comm.path(), request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            MountReply::Serving(facts) => {
-                let served = Served { point, facts };
-                // Not of its metadata: a stand-in for the mount process does not answer.
-                let table = Mounts::default().table().unwrap();
-                kernel::set_read_ahead(table.top(served.point.path()).unwrap().device);
-                Ok(served)
-            }
+            MountReply::Serving(facts) => Ok(Served { point, facts }),
             MountReply::Refused(refused) => {
                 unmount(point.path(), UnmountFlags::DETACH).unwrap();
                 Err(refused)
@@ -310,7 +323,7 @@ pub fn bucket(account: Account, name: &str) -> Client {
 }
 
 /// Copies of the programs where an unprivileged user can start them.
-fn programs() -> &'static Path {
+pub fn programs() -> &'static Path {
     static COPIES: OnceLock<TempDir> = OnceLock::new();
     let copies = COPIES.get_or_init(|| {
         let built = PathBuf::from(std::env::var_os("S3_CSI_PROGRAMS").expect("started by: cargo xtask test"));

@@ -22,22 +22,35 @@ pub fn descriptors(program: &str) -> Vec<String> {
     links.filter_map(|link| Some(fs::read_link(link.path()).ok()?.display().to_string())).collect()
 }
 
-/// A file in `/proc` of the only running process of this program.
-fn about(program: &str, file: &str) -> String {
-    let process = processes(program, None).pop().unwrap_or_else(|| panic!("{program} is not running"));
-    fs::read_to_string(format!("/proc/{process}/{file}")).unwrap()
+/// The only running process of this program.
+fn process(program: &str) -> u32 {
+    processes(program, None).pop().unwrap_or_else(|| panic!("{program} is not running"))
 }
 
 pub fn resident_mb(program: &str) -> f64 {
-    let status = about(program, "status");
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    memory_mb(process(program), "VmRSS:")
+}
+
+/// A field of the process's status: `VmRSS:` is what it has now, `VmHWM:` the most it has had.
+pub fn memory_mb(process: u32, field: &str) -> f64 {
+    megabytes(&format!("/proc/{process}/status"), field)
+}
+
+/// A line `FIELD: 17 kB` of a file of the kernel's, whose kB has 1024 bytes. A megabyte has a million.
+pub fn megabytes(file: &str, field: &str) -> f64 {
+    let content = fs::read_to_string(file).unwrap();
+    let line = content.lines().find_map(|line| line.strip_prefix(field)).unwrap();
     let kib: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
     kib * 1024.0 / 1e6
 }
 
-/// CPU time used since the start of the process.
 pub fn processor_seconds(program: &str) -> f64 {
-    let stat = about(program, "stat");
+    processor_seconds_of(process(program))
+}
+
+/// CPU time used since the start of the process.
+pub fn processor_seconds_of(process: u32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     // utime and stime, in hundredths of a second.
     fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()

@@ -2,10 +2,14 @@
 //! Mountpoint Pods. Its pods run our programs, because they have to mount; the mounts are in the same places.
 
 use std::fs;
+use std::path::Path;
 
 use anyhow::Result;
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{annotation, label};
+use contract::authentication::AuthenticationSource;
+use contract::names::{DRIVER, annotation, comm_on_node, label};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
@@ -14,6 +18,7 @@ use tempfile::TempDir;
 use xtask::cluster::Cluster;
 use xtask::command::run;
 use xtask::driver;
+use xtask::s3::ALICE;
 
 use crate::changed::Changed;
 use crate::chart;
@@ -130,8 +135,80 @@ fn as_reference(mut object: Value) -> Value {
     object
 }
 
+/// A claim with a class of the reference, and the volume and bucket that csi-provisioner made for it.
+pub struct Provisioned {
+    pub claim: &'static str,
+    pub volume: String,
+    pub bucket: &'static str,
+}
+
+/// As csi-provisioner v5.3 of the reference leaves them, without Secrets. No controller may run, which would provision the
+/// claim itself.
+pub async fn provisioned(story: &Story) -> Provisioned {
+    // The reference makes them of random UUIDs.
+    const BUCKET: &str = "csi-s3-3f1c2a9e-7b64-4d0f-8a35-c9e07d51b284";
+    const CLAIM: &str = "provisioned";
+    let (client, namespace, class) = (story.here.client.clone(), &story.here.namespace, story.name);
+    let post = PostParams::default();
+    story.server.create_bucket(BUCKET).unwrap();
+    let object = json!({
+        "metadata": {"name": class}, "provisioner": DRIVER, "reclaimPolicy": "Delete", "mountOptions": ["allow-delete"],
+    });
+    let classes = Api::<StorageClass>::all(client.clone());
+    classes.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+    let object = json!({"metadata": {"name": CLAIM}, "spec": {
+        "accessModes": ["ReadWriteMany"], "storageClassName": class, "resources": {"requests": {"storage": "1Gi"}},
+    }});
+    let claims = Api::<PersistentVolumeClaim>::namespaced(client.clone(), namespace);
+    let claim = claims.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+    let volume = format!("pvc-{}", claim.uid().unwrap());
+    let object = json!({
+        "metadata": {
+            "name": volume, "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"],
+            "annotations": {
+                "pv.kubernetes.io/provisioned-by": DRIVER,
+                "volume.kubernetes.io/provisioner-deletion-secret-name": "",
+                "volume.kubernetes.io/provisioner-deletion-secret-namespace": "",
+            },
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Gi"}, "mountOptions": ["allow-delete"],
+            "persistentVolumeReclaimPolicy": "Delete", "storageClassName": class, "volumeMode": "Filesystem",
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace, "name": CLAIM,
+                "uid": claim.uid(), "resourceVersion": claim.resource_version(),
+            },
+            "csi": {
+                "driver": DRIVER, "volumeHandle": BUCKET,
+                "volumeAttributes": {
+                    "authenticationSource": "driver", "bucketName": BUCKET, "dynamicProvisioning": "true",
+                    "storage.kubernetes.io/csiProvisionerIdentity": "1752000000000-4711-s3.csi.scality.com",
+                },
+            },
+        },
+    });
+    let volumes = Api::<PersistentVolume>::all(client);
+    volumes.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
+    story.follow(&volume);
+    Provisioned { claim: CLAIM, volume, bucket: BUCKET }
+}
+
+/// The driver's keys as the reference writes them for a Mountpoint Pod: in a profile that is named by the workload for which the
+/// pod was created.
+fn write_keys(mountpoint_pod: &Pod, volume_id: &str) {
+    let prefix = format!("{}-{volume_id}-s3-csi", mountpoint_pod.labels()[label::WORKLOAD_UID]);
+    let comm = comm_on_node(Path::new("/var/lib/kubelet"), &mountpoint_pod.uid().unwrap());
+    let keys = format!(
+        "[{prefix}]\naws_access_key_id={}\naws_secret_access_key={}\n",
+        ALICE.access_key, ALICE.secret_key
+    );
+    for (kind, content) in [("config", format!("[profile {prefix}]\n")), ("credentials", keys)] {
+        fs::write(comm.join("credentials").join(format!("{prefix}-{kind}")), content).unwrap();
+    }
+}
+
 /// Rewrites what our programs wrote for the story's workloads to what the reference's programs write, and ends its
-/// controller, which would rewrite it.
+/// controller, which would rewrite it. The label `pod-uid` is the same for both.
 pub async fn rewrite(story: &Story) {
     let kubectl = |arguments: &[&str]| {
         run(story.here.cluster.kubectl().unwrap().args(["--namespace", driver::NAMESPACE]).args(arguments))
@@ -139,7 +216,13 @@ pub async fn rewrite(story: &Story) {
     };
     kubectl(&["scale", "deployment/s3-csi-controller", "--replicas=0"]);
     kubectl(&["wait", "--for=delete", "pod", "--selector=app=s3-csi-controller", "--timeout=240s"]);
+    let pods = story.mountpoint_pods_api();
     for name in story.mountpoint_pods().await {
+        let pod = pods.get(&name).await.unwrap();
+        // It writes no keys of Secrets.
+        if pod.annotations()[annotation::AUTHENTICATION_SOURCE] == AuthenticationSource::Driver.as_str() {
+            write_keys(&pod, &pod.annotations()[annotation::VOLUME_ID]);
+        }
         let annotations = [
             annotation::ATTACHMENT,
             annotation::AUTHENTICATION_SOURCE,
@@ -153,7 +236,6 @@ pub async fn rewrite(story: &Story) {
             "annotations": serde_json::Map::from_iter(annotations),
             "labels": {label::DRIVER_VERSION: VERSION, label::MOUNTPOINT_VERSION: ""},
         }});
-        let pods = story.mountpoint_pods_api();
         pods.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await.unwrap();
     }
     let attachments = Api::<MountpointS3PodAttachment>::all(story.here.client.clone());

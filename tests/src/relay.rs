@@ -137,6 +137,11 @@ impl Relay {
     fn connect(&self, mut client: TcpStream, server: Option<&str>) {
         let Some(server) = server.map(str::to_owned).or_else(|| self.asked(&mut client)) else { return };
         let Ok(server) = TcpStream::connect(server) else { return };
+        // What arrives in two pieces must leave in two: else the second waits for the receiver to acknowledge the first, which
+        // takes 40 ms, eight times what the nearest distance is to be.
+        for line in [&client, &server] {
+            line.set_nodelay(true).unwrap();
+        }
         {
             let mut lines = self.0.lines.lock().unwrap();
             if self.0.cut.load(Ordering::Relaxed) {

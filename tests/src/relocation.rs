@@ -31,12 +31,15 @@ impl Kept {
         });
         let Fetched { descriptor, is_served } = fetched.unwrap();
         assert!(is_served);
-        let survival = comm::survival(&OwnedFd::from(File::open(pod.comm.path()).unwrap())).unwrap();
+        let survival = comm::successor_folder(&OwnedFd::from(File::open(pod.comm.path()).unwrap())).unwrap();
         Self { descriptor, survival }
     }
 
     pub fn arrives_at(&self, pod: &MountpointPod, bucket: &str, arguments: &[&str]) -> MountReply {
-        let request = pod.request(ALICE, bucket, arguments);
+        self.arrives_with(pod, pod.request(ALICE, bucket, arguments))
+    }
+
+    pub fn arrives_with(&self, pod: &MountpointPod, request: MountRequest) -> MountReply {
         let request = MountRequest { purpose: Purpose::TakeOver, ..request };
         take_over(pod.comm.path(), &request, self.descriptor.as_fd(), self.survival.as_fd(), until()).unwrap()
     }

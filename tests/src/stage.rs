@@ -272,7 +272,7 @@ impl Stage {
         .await;
     }
 
-    pub async fn told_to_unmount(&self, mountpoint: &str) {
+    pub async fn marked_for_unmount(&self, mountpoint: &str) {
         eventually(&format!("{mountpoint} is marked for unmounting"), REACTS_WITHIN, || async {
             let pod = self.mountpoint_pods().get(mountpoint).await.unwrap();
             let marked =

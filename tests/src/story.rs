@@ -42,6 +42,8 @@ pub struct Story {
     pub here: Inside,
     pub name: &'static str,
     pub server: Client,
+    /// How the names of its volumes begin.
+    volumes: Mutex<Vec<String>>,
     /// Every Mountpoint Pod seen so far, with its UID.
     seen: Mutex<BTreeMap<String, String>>,
     _turn: Turn,
@@ -63,7 +65,8 @@ impl Story {
         INSTALLED.get_or_init(|| async { driver::install(&here.cluster, &[]).unwrap() }).await;
         let server = Client::new(ENDPOINT, ALICE).unwrap();
         server.create_bucket(name).unwrap();
-        let story = Self { here, name, server, seen: Mutex::default(), _turn: turn };
+        let volumes = Mutex::new(vec![name.to_owned()]);
+        let story = Self { here, name, server, volumes, seen: Mutex::default(), _turn: turn };
         story.volume(name, |_| {}).await;
         story
     }
@@ -78,6 +81,15 @@ impl Story {
         let volumes = Api::<PersistentVolume>::all(self.here.client.clone());
         volumes.create(&post, &serde_json::from_value(volume).unwrap()).await.unwrap();
         self.claims().create(&post, &serde_json::from_value(claim).unwrap()).await.unwrap();
+    }
+
+    /// A provisioned volume, whose name is not the story's: nothing may be left of it either.
+    pub fn follow(&self, volume: &str) {
+        self.volumes.lock().unwrap().push(volume.to_owned());
+    }
+
+    fn is_mine(&self, volume: &str) -> bool {
+        self.volumes.lock().unwrap().iter().any(|name| volume.starts_with(name))
     }
 
     fn claims(&self) -> Api<PersistentVolumeClaim> {
@@ -181,7 +193,7 @@ impl Story {
     /// The Mountpoint Pods of the story's volumes, by name.
     pub async fn mountpoint_pods(&self) -> Vec<String> {
         let pods = self.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
-        let mine = |pod: &&Pod| volume_of(pod).is_some_and(|volume| volume.starts_with(self.name));
+        let mine = |pod: &&Pod| volume_of(pod).is_some_and(|volume| self.is_mine(volume));
         let mine = pods.iter().filter(mine).map(|pod| (pod.name_any(), pod.uid().unwrap()));
         let mine: BTreeMap<String, String> = mine.collect();
         self.seen.lock().unwrap().extend(mine.clone());
@@ -192,7 +204,7 @@ impl Story {
     pub async fn attachments(&self) -> Vec<MountpointS3PodAttachment> {
         let attachments = Api::<MountpointS3PodAttachment>::all(self.here.client.clone());
         let all = attachments.list(&ListParams::default()).await.unwrap();
-        let mine = |it: &MountpointS3PodAttachment| it.spec.persistent_volume_name.starts_with(self.name);
+        let mine = |it: &MountpointS3PodAttachment| self.is_mine(&it.spec.persistent_volume_name);
         all.items.into_iter().filter(mine).collect()
     }
 
@@ -258,8 +270,9 @@ impl Story {
             .collect();
         let is_there = |name: &&String| there.contains(name) || mounts.contains(name.as_str());
         let paths = seen.iter().flat_map(|(name, uid)| [name, uid]).filter(is_there).cloned();
-        let of_workloads = format!("~csi/{}", self.name);
-        let mounted = mounts.lines().filter(|line| line.contains(&of_workloads)).map(str::to_owned);
+        let volumes = self.volumes.lock().unwrap();
+        let of_workloads = |line: &&str| volumes.iter().any(|name| line.contains(&format!("~csi/{name}")));
+        let mounted: Vec<String> = mounts.lines().filter(of_workloads).map(str::to_owned).collect();
         paths.chain(mounted).collect()
     }
 }

@@ -39,7 +39,7 @@ impl Story {
                 let pod = attach(stage, "w").await;
                 stage.run_mountpoint(&pod).await;
                 stage.remove("w").await;
-                stage.told_to_unmount(&pod).await;
+                stage.marked_for_unmount(&pod).await;
             }
             Self::Buries => {
                 let pod = attach(stage, "w").await;

@@ -1,9 +1,11 @@
 //! The kill matrix: every part is killed and stopped while volumes are mounted, read, written, unmounted, provisioned and
 //! deleted. Programs in pods check every byte they read and record every file whose close succeeded.
 
+mod claims;
 mod inject;
 pub mod matrix;
 mod scene;
+pub mod selection;
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +24,8 @@ const CLEAN_WITHIN: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub struct Report {
+    pub planned: usize,
+    /// That hit something before the limit.
     pub faults: usize,
     pub acknowledged_bytes: usize,
     pub acknowledged_bytes_lost: usize,
@@ -42,9 +46,9 @@ impl Report {
 
 /// Injects these faults on this node, until the limit. Stops at the first workload that is stuck, because a later fault would
 /// hide the reason.
-pub async fn run(node: Node, faults: impl IntoIterator<Item = Fault>, limit: Duration) -> Report {
+pub async fn run(node: Node, faults: Vec<Fault>, limit: Duration) -> Report {
     let scene = Scene::set(node).await;
-    let mut report = Report::default();
+    let mut report = Report { planned: faults.len(), ..Report::default() };
     let began = Instant::now();
     for fault in faults {
         if began.elapsed() > limit {
@@ -113,7 +117,10 @@ fn judge(scene: &Scene, fault: Fault, began: i64, report: &mut Report) {
                     }
                     false
                 }
-                Outcome::Failed(error, _) => !fault.documented_errors().contains(error),
+                Outcome::Failed(error, name) => {
+                    let written = witness::content(name).filter(|_| !is_reader).map(|content| content.len());
+                    !fault.documented_errors(written).contains(error)
+                }
                 Outcome::Wrong(_) => true,
             };
             if bad {

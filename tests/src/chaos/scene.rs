@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use contract::names::{DRIVER, annotation};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -34,7 +34,7 @@ pub(super) struct Scene {
     pub(super) story: Story,
     pub(super) node: Node,
     /// Before the first claim.
-    buckets: BTreeSet<String>,
+    pub(super) buckets: BTreeSet<String>,
     number: AtomicUsize,
 }
 
@@ -87,6 +87,8 @@ impl Scene {
         mounts.push(json!({"name": "record", "mountPath": "/record"}));
         let record = json!({"name": "record", "hostPath": {"path": RECORDS, "type": "DirectoryOrCreate"}});
         spec["volumes"].as_array_mut().unwrap().push(record);
+        // As PID 1 of a namespace of its own, it would not be killed by SIGTERM: its volume would stay in use for a grace period.
+        spec["shareProcessNamespace"] = json!(true);
         spec["nodeSelector"] = json!({"kubernetes.io/hostname": self.node.name()});
         spec["tolerations"] = json!([{"operator": "Exists"}]);
         self.story.here.run(pod, spec).await;
@@ -178,13 +180,13 @@ impl Scene {
                 Act::Unmount(name)
             }
             Moment::Provisioning => {
-                self.claim(&name).await;
+                self.create_claims(&name).await;
                 Act::Provision(name)
             }
             Moment::Deleting => {
-                self.claim(&name).await;
+                self.create_claims(&name).await;
                 self.bound(&name).await?;
-                self.claims().delete(&name, &DeleteParams::default()).await.unwrap();
+                self.delete_claims(&name).await;
                 Act::Delete
             }
         })
@@ -201,9 +203,9 @@ impl Scene {
                 self.gone(pod).await?;
             }
             Act::Unmount(pod) => self.gone(pod).await?,
-            Act::Provision(claim) => {
-                self.bound(claim).await?;
-                self.claims().delete(claim, &DeleteParams::default()).await.unwrap();
+            Act::Provision(claims) => {
+                self.bound(claims).await?;
+                self.delete_claims(claims).await;
                 self.unprovisioned().await?;
             }
             Act::Delete => self.unprovisioned().await?,
@@ -224,50 +226,6 @@ impl Scene {
             }
         });
         gone.await
-    }
-
-    fn claims(&self) -> Api<PersistentVolumeClaim> {
-        Api::namespaced(self.story.here.client.clone(), &self.story.here.namespace)
-    }
-
-    async fn claim(&self, name: &str) {
-        let claim = json!({"metadata": {"name": name}, "spec": {
-            "accessModes": ["ReadWriteMany"], "storageClassName": self.story.name,
-            "resources": {"requests": {"storage": "1Gi"}},
-        }});
-        self.claims().create(&PostParams::default(), &serde_json::from_value(claim).unwrap()).await.unwrap();
-    }
-
-    async fn bound(&self, name: &str) -> Result<(), Stuck> {
-        reached(LIMIT, || async {
-            match self.claims().get(name).await {
-                Ok(claim) if claim.status.as_ref().and_then(|it| it.phase.as_deref()) == Some("Bound") => {
-                    Seen::Yes(())
-                }
-                other => Seen::NotYet(format!("{name} is not bound: {other:?}")),
-            }
-        })
-        .await
-    }
-
-    /// Buckets and volumes that were made for claims of this scene.
-    pub(super) async fn provisioned(&self) -> Vec<String> {
-        let volumes = Api::<PersistentVolume>::all(self.story.here.client.clone());
-        let all = volumes.list(&ListParams::default()).await.unwrap().items.into_iter();
-        let ours = all.filter(|volume| {
-            volume.spec.as_ref().and_then(|spec| spec.storage_class_name.as_deref()) == Some(self.story.name)
-        });
-        let buckets = self.story.server.buckets().unwrap().into_iter();
-        let buckets = buckets.filter(|bucket| !self.buckets.contains(bucket));
-        ours.map(|volume| volume.name_any()).chain(buckets.map(|name| format!("bucket {name}"))).collect()
-    }
-
-    async fn unprovisioned(&self) -> Result<(), Stuck> {
-        reached(LIMIT, || async {
-            let left = self.provisioned().await;
-            Seen::some(left.is_empty().then_some(()), format!("not deleted: {left:?}"))
-        })
-        .await
     }
 
     /// What a fault hits. None if it is not there any more.
@@ -331,7 +289,7 @@ impl Scene {
     }
 }
 
-/// What was begun for a moment, with the name of its pod or claim.
+/// What was begun for a moment, with the name of its pod or claims.
 #[derive(Debug)]
 pub(super) enum Act {
     None,

@@ -1,13 +1,15 @@
 //! The lists of the chart's admission policies are those of the code.
 
+use std::collections::BTreeMap;
 use std::fs;
 
 use contract::authentication::AuthenticationSource;
 use contract::options::{EXCLUSIVE, IgnoredOption, MountOption, TERMINAL_OPTIONS, Value};
-use contract::volume::attribute;
-use controller::provision::class::parameters::known;
+use contract::s3::{REGION_PATTERN, REGIONS};
+use contract::volume::{BUCKET_PATTERN, BUCKETS, attribute};
+use controller::provision::class::parameters::{self, SECRETS, WITHOUT_EFFECT, known};
 use controller::provision::new_volume::DYNAMIC;
-use controller::provision::volume_id::DeletionPolicy;
+use controller::provision::volume_id::{self, DeletionPolicy, LONGEST_NAME_PREFIX};
 use serde_json::json;
 
 use super::root;
@@ -23,6 +25,15 @@ fn options(wanted: impl Fn(&Value) -> bool) -> Vec<String> {
     wanted.flat_map(|option| names(*option)).collect()
 }
 
+/// Pattern and description of each option that does not take every value.
+fn option_values() -> BTreeMap<String, [String; 2]> {
+    let described = MountOption::ALL.iter().filter_map(|option| {
+        let value = option.value();
+        Some((names(*option), [value.pattern()?, value.allowed()]))
+    });
+    described.flat_map(|(names, value)| names.into_iter().map(move |name| (name, value.clone()))).collect()
+}
+
 fn lists() -> serde_json::Value {
     let ignored: Vec<&str> = IgnoredOption::ALL.iter().map(AsRef::as_ref).collect();
     let all = options(|_| true).into_iter();
@@ -32,23 +43,35 @@ fn lists() -> serde_json::Value {
             .into_iter()
             .flat_map(|one| names(*other).into_iter().map(move |other| [one.clone(), other]))
     });
-    let secrets: Vec<&str> = known().into_iter().filter_map(|key| key.strip_suffix("-name")).collect();
+    let secrets = SECRETS.map(|(name, _)| name.key().strip_suffix("-name").unwrap());
     // Without the attribute, the driver's keys are used, or those of the volume's Secret.
-    let sources = AuthenticationSource::ALL.map(AuthenticationSource::as_str).into_iter().chain([""]);
+    let sources = AuthenticationSource::ALL.iter().map(|source| source.as_str()).chain([""]);
     let (sources, attributes): (Vec<&str>, Vec<&str>) =
         (sources.collect(), attribute::ALL.iter().copied().chain([DYNAMIC]).collect());
+    let name_prefixes = format!("use up to {LONGEST_NAME_PREFIX} lower-case letters, digits and dashes");
     json!({
         "attributes": attributes,
+        "attributeValues": {
+            attribute::BUCKET_NAME: [BUCKET_PATTERN, BUCKETS],
+            attribute::STS_REGION: [REGION_PATTERN, REGIONS],
+        },
         "sources": sources,
         "parameters": known(),
+        "parameterValues": {
+            parameters::BUCKET_NAME: [volume_id::BUCKET_PATTERN, volume_id::BUCKET_NAMES],
+            parameters::BUCKET_NAME_PREFIX: [volume_id::NAME_PREFIX_PATTERN, &name_prefixes],
+            parameters::REGION: [REGION_PATTERN, REGIONS],
+        },
+        "parametersWithoutEffect": WITHOUT_EFFECT,
         "secrets": secrets,
-        "deletionPolicies": DeletionPolicy::ALL.map(DeletionPolicy::as_str),
+        "deletionPolicies": DeletionPolicy::ALL.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "options": {
             "all": all.collect::<Vec<_>>(),
             "ignored": ignored,
             "flags": options(|value| *value == Value::Flag),
             "valued": options(|value| !matches!(value, Value::Flag | Value::Overridden)),
             "exclusive": pairs.collect::<Vec<_>>(),
+            "values": option_values(),
         },
     })
 }

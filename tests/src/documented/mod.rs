@@ -2,8 +2,10 @@
 
 mod admission;
 mod architecture;
+mod flags;
 mod links;
 mod promises;
+mod provisioning;
 mod tables;
 mod values;
 mod workflows;

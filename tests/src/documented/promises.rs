@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use super::{files_below, last_cell, root, rows, section, spans};
+use super::{files_below, first_cell, last_cell, root, rows, section, spans};
 
 /// The names of the tests in a file.
 fn tests_of(file: &str) -> BTreeSet<&str> {
@@ -40,8 +40,21 @@ fn promised<'a>(rows: &[&'a str], existing: &BTreeSet<String>) -> BTreeSet<&'a s
 #[test]
 fn the_documented_failures_are_the_tested_ones() {
     let page = include_str!("../../../docs/failures.md");
-    let existing = tests_below(&["tests/api", "tests/cluster", "tests/kernel", "tests/nodes"]);
+    let existing = tests_below(&[
+        "tests/api",
+        "tests/cluster",
+        "tests/identities",
+        "tests/kernel",
+        "tests/nodes",
+        "tests/operations",
+    ]);
     let promised = promised(&rows(page), &existing);
+    let (first_table, _) = page.split_once("\n## ").unwrap();
+    let on_nodes = tests_below(&["tests/cluster", "tests/identities", "tests/nodes", "tests/operations"]);
+    let elsewhere = rows(first_table).into_iter();
+    let elsewhere = elsewhere.filter(|row| !spans(last_cell(row)).any(|test| on_nodes.contains(test)));
+    let elsewhere: Vec<&str> = elsewhere.map(|row| first_cell(row).trim()).collect();
+    assert!(elsewhere.is_empty(), "without a test on a real node: {elsewhere:?}");
     for file in [include_str!("../../cluster/deaths.rs"), include_str!("../../cluster/failures.rs")] {
         assert_eq!(tests_of(file).difference(&promised).next(), None, "this test is in no row of the page");
     }
@@ -52,6 +65,7 @@ fn the_documented_semantics_are_the_tested_ones() {
     let page = include_str!("../../../docs/semantics.md");
     let files = [
         include_str!("../../kernel/moves.rs"),
+        include_str!("../../kernel/names.rs"),
         include_str!("../../kernel/programs.rs"),
         include_str!("../../kernel/random.rs"),
         include_str!("../../kernel/semantics.rs"),
@@ -80,6 +94,16 @@ fn the_documented_security_is_the_tested_one() {
     ];
     let kept: BTreeSet<&str> = files.into_iter().flat_map(tests_of).collect();
     assert_eq!(kept.difference(&promised).next(), None, "a test without its promise");
+}
+
+/// What is tested with hostile tenants and servers is among the threats.
+#[test]
+fn the_documented_threats_are_the_tested_ones() {
+    let page = include_str!("../../../docs/security.md");
+    let promised = promised(&rows(section(page, "## Threats")), &tests_below(&["tests", "crates"]));
+    for file in [include_str!("../../api/memory.rs"), include_str!("../../claims/hostile.rs")] {
+        assert_eq!(tests_of(file).difference(&promised).next(), None, "a test without its threat");
+    }
 }
 
 /// The example on the front page is the one that a test applies.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use contract::volume::attribute;
-use controller::provision::class::parameters::known;
+use controller::provision::class::parameters::{WITHOUT_EFFECT, known};
 
 use super::{files_below, first_cell, last_cell, root, rows, section, spans};
 
@@ -57,8 +57,8 @@ fn the_documented_volume_attributes_are_those_of_the_contract() {
 #[test]
 fn the_documented_class_parameters_are_the_accepted_ones() {
     let page = include_str!("../../../docs/provisioning.md");
-    let known: BTreeSet<&str> = known().into_iter().collect();
-    assert_eq!(documented(section(page, "## Class parameters")), known);
+    let accepted: BTreeSet<&str> = known().into_iter().chain(WITHOUT_EFFECT.iter().copied()).collect();
+    assert_eq!(documented(section(page, "## Class parameters")), accepted);
 }
 
 #[test]

@@ -98,6 +98,56 @@ fn the_release_pushes_the_images_of_the_chart() {
     assert!(scripts.contains("s|containerRegistry: \\\"\\\"|"), "{scripts}");
 }
 
+/// What krew reads of the manifest: <https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest/>.
+#[test]
+fn krew_gets_the_archives_of_the_release() {
+    let folder = tempfile::tempdir().unwrap();
+    let archives = ["amd64", "arm64"].map(|one| folder.path().join(format!("kubectl-s3-linux-{one}.tar.gz")));
+    for archive in &archives {
+        fs::write(archive, "abc").unwrap();
+    }
+    let text = xtask::krew::manifest("https://host/owner/project/releases/download/v1", &archives).unwrap();
+    let manifest: Value = serde_saphyr::from_str(&text).unwrap();
+    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"s3".into()));
+    let spec = &manifest["spec"];
+    assert_eq!(spec["version"], format!("v{}", env!("CARGO_PKG_VERSION")));
+    assert_eq!(spec["homepage"], "https://host/owner/project");
+    // Longer ones are refused by krew's own index.
+    assert!(spec["shortDescription"].as_str().unwrap().len() <= 50, "{text}");
+    for (platform, architecture) in spec["platforms"].as_array().unwrap().iter().zip(["amd64", "arm64"]) {
+        let labels = &platform["selector"]["matchLabels"];
+        assert_eq!((&labels["os"], &labels["arch"]), (&"linux".into(), &architecture.into()));
+        let url = "https://host/owner/project/releases/download/v1/kubectl-s3-linux-";
+        assert_eq!(platform["uri"], format!("{url}{architecture}.tar.gz"));
+        assert_eq!(platform["sha256"], "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            (&platform["bin"], &platform["files"][1]["from"]),
+            (&"kubectl-s3".into(), &"LICENSE".into())
+        );
+    }
+    assert!(xtask::krew::manifest("https://host", &[folder.path().join("kubectl-s3.tar.gz")]).is_err());
+    let (_, release) = workflows().into_iter().find(|(file, _)| file == "release.yaml").unwrap();
+    for architecture in ["amd64", "arm64"] {
+        let built = release["jobs"]["images"]["strategy"]["matrix"]["include"].as_array().unwrap();
+        assert!(built.iter().any(|one| one["architecture"] == architecture), "{built:?}");
+    }
+    assert!(scripts(&release).contains("s3.yaml kubectl-s3-linux-*.tar.gz"), "the release has both");
+}
+
+/// What the front page and the page on installing call is what the release pushes.
+#[test]
+fn the_chart_is_installed_from_where_the_release_pushes_it() {
+    let (_, release) = workflows().into_iter().find(|(file, _)| file == "release.yaml").unwrap();
+    assert!(scripts(&release).contains("helm push \"s3-csi-$VERSION.tgz\" \"oci://$REGISTRY/charts\""));
+    for page in ["README.md", "docs/installation.md"] {
+        let text = fs::read_to_string(root().join(page)).unwrap();
+        assert!(
+            text.contains("helm install s3-csi oci://REGISTRY/charts/s3-csi --version VERSION"),
+            "{page}"
+        );
+    }
+}
+
 /// Chart and programs have one version, and the changelog has what comes next.
 #[test]
 fn there_is_one_version() {

@@ -17,17 +17,25 @@ const ARGUMENT: usize = 2000;
 /// `SplitMix64`, so that a seed means the same steps with every version of every crate.
 pub struct Random {
     state: u64,
-    is_calm: bool,
+    has_other_client: bool,
+    /// Then there are no files that are too large to be kept.
+    processes_die: bool,
 }
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self { state: seed, is_calm: false }
+        Self { state: seed, has_other_client: true, processes_die: false }
     }
 
-    /// Without another client of the bucket, and without files that are too large to be kept.
-    pub fn calm(seed: u64) -> Self {
-        Self { state: seed, is_calm: true }
+    /// For a mount whose processes die.
+    pub fn among_deaths(seed: u64) -> Self {
+        Self { processes_die: true, ..Self::new(seed) }
+    }
+
+    /// No other client uses the bucket.
+    #[must_use]
+    pub fn without_other_client(self) -> Self {
+        Self { has_other_client: false, ..self }
     }
 
     fn next(&mut self) -> u64 {
@@ -46,10 +54,17 @@ impl Random {
         &choices[self.below(choices.len())]
     }
 
+    /// A file that a program has emptied and not written to is left alone if mount processes die: when it is closed, the process
+    /// that opened it empties what another client put there, and a successor does not.
+    fn may_interfere(&self, folder: &Folder, name: &str) -> bool {
+        let may_be_emptied = folder.writers_of(name).any(|it| it.content.is_empty() && !it.creates);
+        self.has_other_client && !(self.processes_die && may_be_emptied)
+    }
+
     /// Different from all others, and readable: mostly a line, seldom large.
     fn content(&mut self) -> Content {
         let size = match self.below(100) {
-            0 if !self.is_calm => LARGE,
+            0 if !self.processes_die => LARGE,
             0..5 => MEDIUM,
             _ => 1 + self.below(200),
         };
@@ -84,7 +99,7 @@ fn with_name(random: &mut Random, folder: &Folder, actor: usize, file: Id) -> St
         55..65 => Step::List,
         65..73 => Step::Remove { name },
         73..76 => Step::Rename { name, to: "d".to_owned() },
-        79.. if random.is_calm => Step::Read { name },
+        79.. if !random.may_interfere(folder, &name) => Step::Read { name },
         76..79 => Step::Truncate { name, length: u64::try_from(random.below(5)).unwrap() },
         79..91 => Step::PutElsewhere { name, content: random.content() },
         _ => Step::DeleteElsewhere { name },

@@ -39,7 +39,7 @@ fn what_was_acknowledged_must_be_in_the_bucket() {
 }
 
 #[test]
-fn a_write_after_a_close_continues_the_file_that_nobody_has_replaced() {
+fn a_write_after_a_close_continues_the_file_unless_it_was_replaced() {
     let theirs = Step::PutElsewhere { name: "f".into(), content: "theirs".into() };
     let begun = [
         (open(), Outcome::Done, Objects::new()),

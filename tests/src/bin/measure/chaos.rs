@@ -12,6 +12,7 @@ pub(crate) async fn measure(seed: u64, minutes: u64) -> Samples {
     let report = chaos::run(node, matrix::faults(seed), Duration::from_mins(minutes)).await;
     let count = |number: usize| vec![number as f64];
     Samples::from([
+        ("planned", count(report.planned)),
         ("faults", count(report.faults)),
         ("acknowledged_bytes", count(report.acknowledged_bytes)),
         ("acknowledged_bytes_lost", count(report.acknowledged_bytes_lost)),

@@ -20,6 +20,7 @@ use kube::{Api, Client, ResourceExt as _};
 use s3_csi_tests::Inside;
 use s3_csi_tests::account::{MOUNTPOINT_NAMESPACE, install};
 use s3_csi_tests::controller::Controller;
+use s3_csi_tests::processes::memory_mb;
 use serde_json::json;
 
 use crate::Samples;
@@ -80,10 +81,7 @@ pub(crate) async fn measure() -> Samples {
     samples.insert("burst_rate_ratio", vec![2.0 * BURST as f64 / seconds / raw_rate]);
     let resident = resident_mb(&controller);
     samples.insert("rss_5000_mb", vec![resident]);
-    samples.insert(
-        "bytes_per_workload",
-        vec![(resident - samples["rss_idle_mb"][0]) * 1024.0 * 1024.0 / BURST as f64],
-    );
+    samples.insert("bytes_per_workload", vec![(resident - samples["rss_idle_mb"][0]) * 1e6 / BURST as f64]);
     samples
 }
 
@@ -337,10 +335,7 @@ fn pod(name: &str, node: Option<&str>, claims: &[&str]) -> Pod {
 }
 
 pub(crate) fn resident_mb(controller: &Controller) -> f64 {
-    let status =
-        std::fs::read_to_string(format!("/proc/{}/status", controller.pid().as_raw_nonzero())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
+    memory_mb(controller.pid().as_raw_nonzero().get().cast_unsigned(), "VmRSS:")
 }
 
 /// Writes that have been applied, by kind, as the controller itself counts them.

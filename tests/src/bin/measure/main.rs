@@ -19,8 +19,10 @@ fn main() {
             in_runtime(chaos::measure(seed.parse().unwrap(), minutes.parse().unwrap()))
         }
         ["controller"] => in_runtime(controller::measure()),
-        ["data"] => data::measure(None),
-        ["data", folder] => data::measure(Some(folder)),
+        ["data", other, only] => {
+            let given = |argument| Some(argument).filter(|argument: &&str| !argument.is_empty());
+            data::measure(given(other), given(only))
+        }
         ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
         ["provision"] => in_runtime(provision::measure()),
         ["survive"] => survive::measure(),

@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt as _};
 use s3_csi_tests::manifest;
 use s3_csi_tests::memory_limit::MemoryLimit;
 use s3_csi_tests::node::metrics_of_installed;
-use s3_csi_tests::processes::{processes, processor_seconds, resident_mb};
+use s3_csi_tests::processes::{megabytes, processes, processor_seconds, resident_mb};
 use s3_csi_tests::{Inside, Seen, eventually};
 use xtask::driver;
 use xtask::s3::{ALICE, Client, ENDPOINT};
@@ -84,11 +84,10 @@ impl Bench {
         add("cold_container_started_p50_ms", started - created);
         add("added_over_plain_pod_p50_ms", started - created - plain_started);
         let mut before = created;
-        for (key, at) in steps.named() {
+        for (key, at) in steps.named().into_iter().chain(self.timeline.start_of_workload(&cold).await) {
             add(key, at - before);
             before = at;
         }
-        add("split_8_container_started_ms", started - before);
         add("mounter_started_to_published_p50_ms", steps.published - steps.container_started);
         add("mounter_started_to_published_worst_ms", steps.published - steps.container_started);
         figures.push(("api_writes_per_usual_attach", self.writes().await - writes));
@@ -194,7 +193,5 @@ impl Bench {
 
 /// Memory that is free or could be freed, on the whole machine: what pods cost beside their containers is in it, too.
 fn available_mb() -> f64 {
-    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0 / 1e6
+    megabytes("/proc/meminfo", "MemAvailable:")
 }

@@ -14,12 +14,13 @@ use mounter::handover::MountReply;
 use rustix::fs::OFlags;
 use s3_csi_tests::killer::{at_once, kill, while_killing};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket};
+use s3_csi_tests::processes::memory_mb;
 use s3_csi_tests::relocation::{Kept, leaves};
 use s3_csi_tests::within;
 use xtask::s3::{ALICE, Client};
 
 use crate::Samples;
-use crate::data::{resident_mb, seconds};
+use crate::data::seconds;
 
 const BUCKET: &str = "bench-survive";
 /// Deaths for each pause that is measured.
@@ -103,7 +104,7 @@ fn costs(client: &Client, samples: &mut Samples) {
     let mut read = |options: &[&str]| {
         let pod = MountpointPod::start();
         let served = pod.serve(ALICE, BUCKET, options);
-        let memory = resident_mb(served.facts.pid);
+        let memory = memory_mb(served.facts.pid, "VmRSS:");
         let mut dd = Command::new("dd");
         let source = format!("if={}", served.path("sequential").display());
         dd.args([source.as_str(), "of=/dev/null", "bs=1M", "status=none"]);

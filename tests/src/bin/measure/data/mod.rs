@@ -1,190 +1,233 @@
 //! Files through the mount, compared in the same run with plain requests for the same bytes to the same server, and with the
 //! library's own front and defaults: near the server, and through relays that make each round trip longer.
 
+mod amount;
+mod mounted;
 mod plain;
-mod workload;
+mod rows;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::time::{Duration, Instant};
 
-use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, with};
+use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
+use s3_csi_tests::processes::memory_mb;
 use s3_csi_tests::relay::Relay;
 use xtask::s3::{ALICE, Client};
 
 use crate::Samples;
-use plain::Plain;
-use workload::{Amount, Rates};
+use amount::Amount;
+use mounted::{Figures, Front, Mounted};
+use rows::{LISTINGS, ONCE, ROWS, Row};
 
 const BUCKET: &str = "bench-data";
 /// Rounds; in each of them ours and the library's front take turns in being the first.
 const ROUNDS: usize = 5;
 const STARTS: usize = 25;
-/// Names in one folder that is listed.
-const LISTED: usize = 10_000;
-/// Near the server, where transfers matter.
-const NEAR: Amount = Amount { large: 1 << 30, random_reads: 128, small_files: 300 };
-/// Far from it, where round trips matter.
-const FAR: Amount = Amount { large: 64 << 20, random_reads: 32, small_files: 60 };
 
-/// What serves the bucket.
-struct Server<'a> {
-    kind: &'a str,
-    /// Arguments of the mounter.
-    mounter: &'a [&'a str],
-    /// Arguments of the mount process.
-    mount: &'a [&'a str],
-}
-
-const OURS: Server<'_> = Server { kind: "own", mounter: &[], mount: &[] };
-/// The same program with the library's front, client and defaults, as `mount-s3` uses them.
-const LIBRARY: Server<'_> = Server { kind: "library", mounter: &[], mount: &["--library-front"] };
-
-/// A place from which the server is used, and the keys of what is measured there.
+/// From where the server is used.
 struct Place {
-    name: &'static str,
-    round_trip: Duration,
-    against_library: [&'static str; 6],
+    /// At the end of keys.
+    suffix: &'static str,
+    /// Through a relay, which counts the requests.
+    round_trip: Option<Duration>,
+    amount: Amount,
+    rows: &'static [&'static [Row]],
 }
 
+impl Place {
+    fn relay(&self) -> Option<Relay> {
+        Some(Relay::to(Some("s3.test:80")).far_away(self.round_trip?))
+    }
+}
+
+/// Where transfers matter, and where round trips do.
 const PLACES: [Place; 3] = [
-    Place {
-        name: "near",
-        round_trip: Duration::ZERO,
-        against_library: [
-            "seq_read_vs_library",
-            "seq_write_vs_library",
-            "random_256k_vs_library",
-            "small_read_vs_library",
-            "small_write_vs_library",
-            "find_cat_vs_library",
-        ],
-    },
-    Place {
-        name: "5ms",
-        round_trip: Duration::from_millis(5),
-        against_library: [
-            "seq_read_vs_library_5ms",
-            "seq_write_vs_library_5ms",
-            "random_256k_vs_library_5ms",
-            "small_read_vs_library_5ms",
-            "small_write_vs_library_5ms",
-            "find_cat_vs_library_5ms",
-        ],
-    },
-    Place {
-        name: "20ms",
-        round_trip: Duration::from_millis(20),
-        against_library: [
-            "seq_read_vs_library_20ms",
-            "seq_write_vs_library_20ms",
-            "random_256k_vs_library_20ms",
-            "small_read_vs_library_20ms",
-            "small_write_vs_library_20ms",
-            "find_cat_vs_library_20ms",
-        ],
-    },
+    Place { suffix: "", round_trip: None, amount: NEAR, rows: &[ROWS, LISTINGS] },
+    Place { suffix: COUNTED, round_trip: Some(Duration::from_millis(5)), amount: FAR, rows: &[ROWS] },
+    Place { suffix: "_20ms", round_trip: Some(Duration::from_millis(20)), amount: FARTHER, rows: &[ROWS] },
+];
+/// The place whose requests for each operation stand for all places: it has as many files as the nearest one.
+const COUNTED: &str = "_5ms";
+/// Where thousands of files are used, once. The relay only counts.
+const COUNTING: Place = Place { suffix: "", round_trip: Some(Duration::ZERO), amount: NEAR, rows: &[ONCE] };
+const NEAR: Amount =
+    Amount { large: 1 << 30, random_reads: 128, small_files: 300, listed: 10_000, archived: 5_000 };
+const FAR: Amount = Amount { large: 64 << 20, random_reads: 64, small_files: 300, listed: 0, archived: 0 };
+/// Fewer, because each takes more than a tenth of a second.
+const FARTHER: Amount = Amount { small_files: 60, ..FAR };
+
+/// What survival costs beside a front that cannot survive: keys, and their rows.
+const SURVIVAL_COSTS: [(&str, &str); 4] = [
+    ("read_ratio_to_library_front", "seq_read"),
+    ("write_ratio_to_library_front", "seq_write"),
+    ("small_ratio_to_library_front", "small_read"),
+    ("find_ratio_to_library_front", "find_10000"),
 ];
 
-const AGAINST_PLAIN: [&str; 5] =
-    ["seq_read_ratio", "seq_write_ratio", "random_read_ratio", "small_read_ratio", "small_write_ratio"];
-const AGAINST_MOUNT_S3: [&str; 6] = [
-    "seq_read_ratio_vs_mount_s3",
-    "seq_write_ratio_vs_mount_s3",
-    "random_read_ratio_vs_mount_s3",
-    "small_read_ratio_vs_mount_s3",
-    "small_write_ratio_vs_mount_s3",
-    "find_cat_ratio_vs_mount_s3",
-];
+const OURS: Front<'_> = Front { name: "own", mounter: &[], mount: &[], read_ahead: true };
+/// The same program with the library's front, client and defaults, as `mount-s3` uses them; also without the node's
+/// read-ahead, which the library does not set.
+const LIBRARY: Front<'_> =
+    Front { name: "library", mounter: &[], mount: &["--library-front"], read_ahead: true };
+const UPSTREAM: Front<'_> = Front { name: "upstream", read_ahead: false, ..LIBRARY };
 
-/// `other` is the folder of another `mount-s3`, measured in the same run.
-pub(crate) fn measure(other: Option<&str>) -> Samples {
+/// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, one row and nothing else.
+pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
     let client = bucket(ALICE, BUCKET);
     let mut samples = Samples::new();
     eprintln!("objects");
-    workload::fill(&client, &NEAR, LISTED);
-    workload::fill_large(&client, &FAR);
-    eprintln!("starts");
-    starts(&mut samples);
+    NEAR.fill(&client);
+    FAR.fill(&client);
+    FARTHER.fill(&client);
+    let wanted = |place: &Place| -> Vec<&'static Row> {
+        place.rows.iter().copied().flatten().filter(|row| only.is_none_or(|only| row.key == only)).collect()
+    };
     let mounter = other.map(|folder| ["--mountpoint-bin-dir", folder]);
     for round in 0..ROUNDS {
         for place in &PLACES {
-            compare(&mut samples, &client, place, round);
+            compare(&mut samples, &client, place, &wanted(place), round);
         }
         if let Some(mounter) = &mounter {
-            let ours = mounted(&client, &OURS, &PLACES[0], round + ROUNDS);
-            let theirs = Server { kind: "other", mounter, mount: &[] };
-            let theirs = mounted(&client, &theirs, &PLACES[0], round);
-            record(&mut samples, &AGAINST_MOUNT_S3, &ours.per_second, &theirs.per_second);
+            let theirs = Front { name: "other", mounter, mount: &[], read_ahead: true };
+            let [place, ..] = &PLACES;
+            let [ours, theirs] = in_turns(&client, [&OURS, &theirs], place, &wanted(place), round + ROUNDS);
+            record(&mut samples, &ours, &theirs, "_vs_mount_s3");
         }
+    }
+    for (turn, row) in wanted(&COUNTING).into_iter().enumerate() {
+        // Each in a mount of its own, which knows nothing of the files yet.
+        let [ours, library] = in_turns(&client, [&OURS, &LIBRARY], &COUNTING, &[row], turn);
+        record(&mut samples, &ours, &library, "_vs_library");
+        record_requests(&mut samples, &ours, &library, "");
+        record_seconds(&mut samples, &ours, ONCE);
+    }
+    if only.is_none() {
+        eprintln!("starts");
+        starts(&mut samples);
+        with_options(&mut samples, &client);
     }
     samples
 }
 
-fn compare(samples: &mut Samples, client: &Client, place: &Place, round: usize) {
-    // Each of them is first as often as the other, because the second finds the machine in another state.
-    let mut order = [&OURS, &LIBRARY];
-    order.rotate_left(round % 2);
-    let mut rates = order.map(|server| mounted(client, server, place, round));
-    rates.rotate_left(round % 2);
-    let [ours, library] = rates;
-    record(samples, &place.against_library, &ours.per_second, &library.per_second);
-    if !place.round_trip.is_zero() {
-        return record_requests(samples, place, &ours, &library);
+fn compare(samples: &mut Samples, client: &Client, place: &Place, rows: &[&'static Row], round: usize) {
+    let [ours, library] = in_turns(client, [&OURS, &LIBRARY], place, rows, round);
+    let suffix = place.suffix;
+    record(samples, &ours, &library, &format!("_vs_library{suffix}"));
+    record_requests(samples, &ours, &library, suffix);
+    if suffix == COUNTED {
+        record_requests(samples, &ours, &library, "");
     }
-    let plain = Plain::measure(client, &NEAR, round);
-    record(samples, &AGAINST_PLAIN, &ours.per_second[..5], &plain.per_second);
-    let mut add = |key, value| samples.entry(key).or_default().push(value);
-    add("seq_read_vs_ranged_get", ours.per_second[0] / plain.ranged_read_per_second);
-    add("list_10000_ms", ours.list_ms);
-    add("find_ratio_to_library_front", library.list_ms / ours.list_ms);
-    add("rss_after_reads_mb", ours.resident_mb);
-    add("rss_after_reads_library_front_mb", library.resident_mb);
-}
-
-/// Rates: higher is better.
-fn record(samples: &mut Samples, keys: &[&'static str], ours: &[f64], others: &[f64]) {
-    for ((key, ours), others) in keys.iter().zip(ours).zip(others) {
-        samples.entry(key).or_default().push(ours / others);
+    let plain = plain::measure(client, place, rows, round);
+    for (key, seconds) in plain {
+        let through_mount = ours.rows.get(mounted_key(key));
+        if let Some(figure) = through_mount {
+            add(samples, format!("{key}{suffix}"), seconds / figure.seconds);
+        }
     }
-}
-
-/// They do not depend on the distance, so that one place is enough.
-fn record_requests(samples: &mut Samples, place: &Place, ours: &Rates, library: &Rates) {
-    if place.name != "5ms" {
+    if place.round_trip.is_some() {
         return;
     }
-    let keys = ["requests_per_small_read", "requests_per_small_write", "requests_per_find_cat"];
-    let library_keys = [
-        "requests_per_small_read_library",
-        "requests_per_small_write_library",
-        "requests_per_find_cat_library",
-    ];
-    for (keys, rates) in [(keys, ours), (library_keys, library)] {
-        for (key, requests) in keys.into_iter().zip(rates.requests_per_file) {
-            samples.entry(key).or_default().push(requests);
+    survival_costs(samples, &ours, &library);
+    record_seconds(samples, &ours, LISTINGS);
+    record_processor_seconds(samples, &ours, &library, place);
+    if let Some(sequential) = rows.iter().copied().find(|row| row.key == "seq_read") {
+        let upstream = Mounted::measure(client, &UPSTREAM, place, &[sequential], round + 2 * ROUNDS);
+        let [ours, upstream] = [&ours, &upstream].map(|measured| measured.rows[sequential.key].seconds);
+        add(samples, "seq_read_vs_upstream".to_owned(), upstream / ours);
+    }
+    add(samples, "peak_mb".to_owned(), ours.peak_mb);
+    add(samples, "peak_library_mb".to_owned(), library.peak_mb);
+}
+
+/// The row that a comparison with plain requests is about.
+fn mounted_key(key: &str) -> &str {
+    key.split("_vs_").next().unwrap_or(key)
+}
+
+/// Each of them is first as often as the other, because the second finds the machine in another state.
+fn in_turns(
+    client: &Client,
+    mut fronts: [&Front<'_>; 2],
+    place: &Place,
+    rows: &[&'static Row],
+    round: usize,
+) -> [Mounted; 2] {
+    fronts.rotate_left(round % 2);
+    let mut measured = fronts.map(|front| Mounted::measure(client, front, place, rows, round));
+    measured.rotate_left(round % 2);
+    measured
+}
+
+/// Rates divided by each other: higher is better.
+fn record(samples: &mut Samples, ours: &Mounted, others: &Mounted, suffix: &str) {
+    for (key, Figures { seconds, .. }) in &ours.rows {
+        add(samples, format!("{key}{suffix}"), others.rows[key].seconds / seconds);
+    }
+}
+
+fn record_requests(samples: &mut Samples, ours: &Mounted, library: &Mounted, suffix: &str) {
+    for (front, measured) in [("", ours), ("_library", library)] {
+        for (key, figure) in &measured.rows {
+            if let Some(requests) = figure.requests {
+                add(samples, format!("requests_per_{key}{front}{suffix}"), requests);
+            }
         }
     }
 }
 
-fn mounted(client: &Client, front: &Server<'_>, place: &Place, round: usize) -> Rates {
-    settle(client);
-    let pod = MountpointPod::start_with(front.mounter);
-    let request = pod.request(ALICE, BUCKET, front.mount);
-    let name = format!("{}-{}-{round}", front.kind, place.name);
-    if place.round_trip.is_zero() {
-        let served = pod.mount(&request).unwrap();
-        return Rates::measure(&served, &NEAR, &name, Some(LISTED), &|| 0, &|| settle(client));
+fn record_seconds(samples: &mut Samples, ours: &Mounted, rows: &[Row]) {
+    for figure in rows.iter().filter_map(|row| Some((row.key, ours.rows.get(row.key)?))) {
+        add(samples, format!("{}_s", figure.0), figure.1.seconds);
     }
-    let relay = Relay::to(Some("s3.test:80")).far_away(place.round_trip);
-    let served = pod.mount(&with(request, "AWS_ENDPOINT_URL", &relay.url())).unwrap();
-    Rates::measure(&served, &FAR, &name, None, &|| relay.request_count(), &|| settle(client))
 }
 
-/// A gigabyte that the server's disk is still writing would slow down the next measurement.
-fn settle(client: &Client) {
-    // Missing the first time.
-    let _ = client.delete(BUCKET, "written");
-    rustix::fs::sync();
+/// Of the mount process, which is where all of the work is done that is not the kernel's or the server's.
+fn record_processor_seconds(samples: &mut Samples, ours: &Mounted, library: &Mounted, place: &Place) {
+    let gib = place.amount.large as f64 / f64::from(1 << 30);
+    for (front, measured) in [("", ours), ("_library", library)] {
+        for row in ["seq_read", "seq_read_4", "seq_write", "seq_write_4"] {
+            if let Some(figure) = measured.rows.get(row) {
+                add(samples, format!("{row}_cpu_s_per_gib{front}"), figure.processor_seconds / gib);
+            }
+        }
+    }
+}
+
+fn survival_costs(samples: &mut Samples, ours: &Mounted, library: &Mounted) {
+    for (key, row) in SURVIVAL_COSTS {
+        if let (Some(ours), Some(library)) = (ours.rows.get(row), library.rows.get(row)) {
+            add(samples, key.to_owned(), library.seconds / ours.seconds);
+        }
+    }
+}
+
+/// What `metadata-ttl` and a cache bring to files that are read once more, compared with ours without them.
+fn with_options(samples: &mut Samples, client: &Client) {
+    let rows: Vec<&'static Row> =
+        ROWS.iter().filter(|row| ["seq_read", "small_read"].contains(&row.key)).collect();
+    let twice: Vec<&'static Row> = [&rows[..], &rows[..]].concat();
+    let place = &PLACES[1];
+    for round in 0..ROUNDS {
+        let folder = tempfile::tempdir().unwrap();
+        // The mount process is another user.
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+        let cache = format!("--cache={}", folder.path().display());
+        let without = Mounted::measure(client, &OURS, place, &rows, round + 3 * ROUNDS);
+        for (name, mount) in [("ttl", ["--metadata-ttl=3600"]), ("cache", [cache.as_str()])] {
+            let front = Front { name, mount: &mount, ..OURS };
+            let cold = Mounted::measure(client, &front, place, &rows, round + 4 * ROUNDS);
+            record(samples, &cold, &without, &format!("_{name}_cold_5ms"));
+            // The second time in the same mount.
+            let warm = Mounted::measure(client, &front, place, &twice, round + 5 * ROUNDS);
+            record(samples, &warm, &without, &format!("_{name}_warm_5ms"));
+        }
+    }
+}
+
+fn add(samples: &mut Samples, key: String, sample: f64) {
+    // Few, and needed until the program ends.
+    samples.entry(key.leak()).or_default().push(sample);
 }
 
 /// The start of a mount, and the memory of the two processes while it is idle.
@@ -194,7 +237,7 @@ fn starts(samples: &mut Samples) {
         let pod = MountpointPod::start();
         let library = pod.serve(ALICE, "bench-start", LIBRARY.mount);
         assert_eq!(library.list("").unwrap(), ["file"]);
-        samples.entry("rss_idle_library_front_mb").or_default().push(resident_mb(library.facts.pid));
+        samples.entry("rss_idle_library_front_mb").or_default().push(memory_mb(library.facts.pid, "VmRSS:"));
         drop(library);
         drop(pod);
         let began = Instant::now();
@@ -205,10 +248,11 @@ fn starts(samples: &mut Samples) {
         let serving = handed.elapsed();
         assert_eq!(served.list("").unwrap(), ["file"]);
         let listed = began.elapsed();
-        samples.entry("handover_to_serving_p50_ms").or_default().push(milliseconds(serving));
-        samples.entry("first_ls_ms").or_default().push(milliseconds(listed));
-        samples.entry("rss_idle_mb").or_default().push(resident_mb(served.facts.pid));
-        samples.entry("mounter_rss_mb").or_default().push(resident_mb(pod.process.id()));
+        let mut add = |key: &'static str, sample| samples.entry(key).or_default().push(sample);
+        add("handover_to_serving_p50_ms", milliseconds(serving));
+        add("first_ls_ms", milliseconds(listed));
+        add("rss_idle_mb", memory_mb(served.facts.pid, "VmRSS:"));
+        add("mounter_rss_mb", memory_mb(pod.process.id(), "VmRSS:"));
     }
 }
 
@@ -222,8 +266,9 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1000.0
 }
 
-pub(crate) fn resident_mb(pid: u32) -> f64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() / 1024.0
+/// A gigabyte that the server's disk is still writing would slow down the next measurement.
+fn settle(client: &Client) {
+    // Missing the first time.
+    let _ = client.delete(BUCKET, "written");
+    rustix::fs::sync();
 }

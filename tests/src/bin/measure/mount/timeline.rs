@@ -1,10 +1,11 @@
 //! When things happened on the node, according to the API server's watches, containerd's events and the logs of the
 //! driver's programs.
 
+mod containers;
+
 use std::collections::HashMap;
 use std::fs;
-use std::io::{BufRead as _, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -45,7 +46,8 @@ enum What {
     Scheduled,
     Created,
     Deleted,
-    /// By container id.
+    /// By container id, sandboxes included: made but not running, running, at its end.
+    TaskCreated,
     Started,
     Ended,
     Attached,
@@ -67,14 +69,14 @@ pub(super) struct ColdMount {
 impl ColdMount {
     pub(super) fn named(&self) -> [(&'static str, Seconds); 8] {
         [
-            ("split_0_scheduled_ms", self.scheduled),
-            ("split_1_attachment_ms", self.attached),
-            ("split_2_pod_created_ms", self.pod_created),
-            ("split_3_mounter_started_ms", self.container_started),
-            ("split_4_listening_ms", self.listening),
-            ("split_5_handed_over_ms", self.handed_over),
-            ("split_6_serving_ms", self.serving),
-            ("split_7_published_ms", self.published),
+            ("split_00_scheduled_ms", self.scheduled),
+            ("split_01_attachment_ms", self.attached),
+            ("split_02_pod_created_ms", self.pod_created),
+            ("split_03_mounter_started_ms", self.container_started),
+            ("split_04_listening_ms", self.listening),
+            ("split_05_handed_over_ms", self.handed_over),
+            ("split_06_serving_ms", self.serving),
+            ("split_07_published_ms", self.published),
         ]
     }
 }
@@ -99,7 +101,7 @@ impl Timeline {
         let moments = Moments::default();
         follow_pods(Api::all(here.client.clone()), Arc::clone(&moments));
         follow_attachments(Api::all(here.client.clone()), Arc::clone(&moments));
-        let containers = follow_containers(&moments);
+        let containers = containers::follow(&moments);
         tokio::time::sleep(Duration::from_secs(1)).await;
         Self { moments, containers, pods: Mutex::default(), client: here.client.clone() }
     }
@@ -116,6 +118,18 @@ impl Timeline {
     pub(super) async fn started(&self, pod: &str) -> Seconds {
         let container = self.container(pod).await;
         self.when(What::Started, &container).await
+    }
+
+    /// What follows the publish until the container of this pod has started. The sandbox comes first, after the kubelet's next
+    /// look at the pod's volumes.
+    pub(super) async fn start_of_workload(&self, pod: &str) -> [(&'static str, Seconds); 3] {
+        let container = self.container(pod).await;
+        let sandbox = containers::sandbox_of(&container);
+        [
+            ("split_08_sandbox_ms", self.when(What::Started, &sandbox).await),
+            ("split_09_container_created_ms", self.when(What::TaskCreated, &container).await),
+            ("split_10_container_started_ms", self.when(What::Started, &container).await),
+        ]
     }
 
     pub(super) async fn exited(&self, pod: &str) -> Seconds {
@@ -280,35 +294,4 @@ fn follow_attachments(api: Api<MountpointS3PodAttachment>, moments: Moments) {
             }
         }
     });
-}
-
-/// `2026-01-01 00:00:00.123456789 +0000 UTC k8s.io /tasks/start {"container_id":"…","pid":1}`
-fn follow_containers(moments: &Moments) -> Child {
-    let moments = Arc::clone(moments);
-    let mut events = Command::new("ctr")
-        .args(["--address", "/run/containerd/containerd.sock", "--namespace", "k8s.io", "events"])
-        .stdout(Stdio::piped())
-        // Not inherited, because a reader of our output would wait for this process as well.
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let output = BufReader::new(events.stdout.take().unwrap());
-    std::thread::spawn(move || {
-        for line in output.lines().map_while(Result::ok) {
-            let mut words = line.splitn(7, ' ');
-            let (Some(day), Some(time)) = (words.next(), words.next()) else { continue };
-            let (Some(topic), Some(body)) = (words.nth(3), words.next()) else { continue };
-            let what = match topic {
-                "/tasks/start" => What::Started,
-                "/tasks/exit" => What::Ended,
-                _ => continue,
-            };
-            let Ok(at) = format!("{day}T{time}Z").parse::<Timestamp>() else { continue };
-            let body: Value = serde_json::from_str(body).unwrap_or_default();
-            if let Some(container) = body["container_id"].as_str() {
-                moments.lock().unwrap().entry((what, container.to_owned())).or_insert(seconds(at));
-            }
-        }
-    });
-    events
 }

@@ -17,9 +17,9 @@ use xtask::command::run;
 use xtask::s3::{ALICE, Account, accounts};
 
 use crate::driver_identity::provisions_and_mounts;
-use crate::examples::{self, BUCKET};
-use crate::identities::{READ, account, expire_token, volume, workload};
+use crate::roles::{READ, account, expire_token, volume, workload};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::examples::{self, BUCKET};
 
 const EXPIRED: &str = "the temporary keys of the role of the Pod Identity association have expired";
 /// Of the keys that the agent gives.

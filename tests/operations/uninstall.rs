@@ -1,41 +1,18 @@
 //! After an uninstallation, everything that the driver created can be deleted.
 
-use std::path::Path;
-use std::process::Command;
-
 use controller::provision::claims::claim::FINALIZER;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::MOUNTPOINT_NAMESPACE;
+use s3_csi_tests::paste::{self, AFTER_UNINSTALLING};
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
-use xtask::command::{run, search_path};
 use xtask::driver;
 
 use crate::changed::{self, Changed};
 use crate::story::{LIMIT, Story};
-
-/// The documented command, as a user would paste it.
-fn documented_command() -> String {
-    let page = include_str!("../../docs/installation.md");
-    let (_, page) = page.split_once("## Uninstalling").unwrap();
-    let block = page.split("```sh\n").skip(1).find(|block| block.contains("finalizers")).unwrap();
-    block.split("```").next().unwrap().to_owned()
-}
-
-fn paste(story: &Story, command: &str) {
-    let kubectl = story.here.cluster.programs().unwrap().node("kubectl");
-    let folders = std::env::split_paths(&search_path()).collect::<Vec<_>>();
-    let folders = kubectl.parent().map(Path::to_owned).into_iter().chain(folders);
-    let path = std::env::join_paths(folders).unwrap();
-    run(Command::new("sh")
-        .args(["-e", "-c", command])
-        .env("PATH", path)
-        .env("KUBECONFIG", story.here.cluster.kubeconfig()))
-    .unwrap();
-}
 
 struct Made {
     claims: Api<PersistentVolumeClaim>,
@@ -125,7 +102,7 @@ async fn what_the_driver_leaves_can_be_deleted_after_the_documented_command() {
         assert!(kept.deletion_timestamp.is_some(), "a finalizer keeps it: {kept:?}");
     }
 
-    paste(&story, &documented_command());
+    paste::below(here, AFTER_UNINSTALLING).unwrap();
     made.claims.delete("bound", &delete).await.unwrap();
     made.gone(&["bound", "begun"], &[&released.name_any()]).await;
     made.volumes.delete(&bound.name_any(), &delete).await.unwrap();

@@ -17,9 +17,10 @@ use xtask::driver;
 use xtask::s3::Client;
 
 use crate::associations::{Associations, agent};
-use crate::identities::{READ, account, workload};
 use crate::permissions::{self, May};
+use crate::roles::{READ, account, workload};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::plugin::s3;
 
 /// There is no such Secret.
 const NO_KEYS: &str = "s3CredentialSecret.name=no-keys";
@@ -77,6 +78,17 @@ async fn is_used(story: &Story, name: &str) {
     );
 }
 
+/// `kubectl s3 doctor` asks S3 from inside, with the identity that the driver has.
+fn doctor_asks(story: &Story) {
+    let said = s3(story, &["doctor", "-o", "json"]);
+    let report: Value = serde_json::from_str(&said.text).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let findings = report["findings"].as_array().unwrap().iter().filter(|it| it["check"] == "endpoint");
+    // Buckets of other tests' volumes may be closed to it.
+    for finding in findings {
+        assert!(["ok", "warning"].contains(&finding["level"].as_str().unwrap()), "{report}");
+    }
+}
+
 #[tokio::test]
 async fn each_identity_of_the_driver_serves_its_own_volumes_and_no_others() {
     let story = Story::alone("driver-identity").await;
@@ -130,20 +142,30 @@ async fn each_identity_of_the_driver_serves_its_own_volumes_and_no_others() {
 
     install(&[NO_KEYS, &roles, association]);
     is_used(&story, "by-role").await;
-    assert!(server.exchanges(&node) > 0 && server.exchanges(&controller) > 0);
+    let exchanges = || (server.exchanges(&node), server.exchanges(&controller));
+    let before = exchanges();
+    assert!(before.0 > 0 && before.1 > 0);
+    doctor_asks(&story);
+    let after = exchanges();
+    assert!(after.0 > before.0 && after.1 > before.1, "from the node and from the controller");
     assert_eq!(own.map(|keys| agent.given_of(keys)), [0, 0]);
 
     assert_eq!(metadata.connections(), 0, "the metadata service is asked only if the values say so");
     install(&[NO_KEYS, association, instance]);
     is_used(&story, "by-association").await;
-    for keys in own {
-        assert!(agent.given_of(keys) > 0, "{}", keys.name);
+    let before = own.map(|keys| agent.given_of(keys));
+    doctor_asks(&story);
+    for (keys, before) in own.into_iter().zip(before) {
+        assert!(before > 0 && agent.given_of(keys) > before, "{}", keys.name);
     }
     assert_eq!(metadata.connections(), 0);
 
     install(&[NO_KEYS, instance]);
     is_used(&story, "by-instance").await;
-    assert!(metadata.given() > 1, "for the node and for the controller");
+    let before = metadata.given();
+    assert!(before > 1, "for the node and for the controller");
+    doctor_asks(&story);
+    assert!(metadata.given() > before + 1, "from the node and from the controller");
     assert_eq!(server.exchanges(&powerful), 0, "the role of a workload is for volumes that ask for it");
     let keys = associations.lock().unwrap().values().map(|keys| keys.secret_key.to_owned()).collect();
     no_secret_is_seen(&story.here.cluster, &[server.secrets(), agent.tokens(), keys].concat());

@@ -1,12 +1,12 @@
 //! Mountpoint Pods that are kept ready for volumes to come.
 
-use contract::names::annotation;
+use contract::names::{annotation, label};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::ListParams;
 use s3_csi_tests::{Seen, changed, eventually, manifest};
 use serde_json::json;
-use xtask::command::run;
+use xtask::command::{capture, run};
 
 use crate::story::{LIMIT, Story};
 
@@ -79,7 +79,15 @@ async fn a_new_volume_is_served_by_a_pod_that_already_runs() {
     assert_eq!(one_is_warm(&story).await, next);
 
     let node = story.here.cluster.nodes().unwrap()[0].name();
-    run(story.here.cluster.kubectl().unwrap().args(["cordon", &node])).unwrap();
+    let drain = |more: &[&str]| {
+        // Not the workloads and the pods that serve them, which no controller would start elsewhere.
+        let warm = format!("--pod-selector={},!{}", label::DRIVER_VERSION, label::WORKLOAD_UID);
+        let mut kubectl = story.here.cluster.kubectl().unwrap();
+        capture(kubectl.args(["drain", &node, &warm, "--delete-emptydir-data", "--timeout=300s"]).args(more))
+    };
+    let evicted = drain(&["--dry-run=client"]).expect("it needs no --force");
+    assert!(evicted.contains(&next), "{evicted}");
+    drain(&[]).unwrap();
     none_is_warm(&story).await;
     run(story.here.cluster.kubectl().unwrap().args(["uncordon", &node])).unwrap();
     one_is_warm(&story).await;

@@ -9,8 +9,8 @@ use serde_json::json;
 use xtask::driver;
 
 use crate::associations::{Associations, agent};
-use crate::identities::{READ, account, change_role, workload};
 use crate::permissions::{self, May};
+use crate::roles::{READ, account, change_role, workload};
 use crate::story::{LIMIT, Story};
 
 #[tokio::test]

@@ -3,22 +3,32 @@
 
 use std::fs;
 
+use contract::attachment::MountpointS3PodAttachment;
 use contract::names::label;
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, EvictParams};
+use kube::{Api, CustomResourceExt as _, ResourceExt as _};
+use s3_csi_tests::manifest;
 use s3_csi_tests::node::metrics_of_installed;
 use s3_csi_tests::{Seen, eventually};
-use xtask::image::next;
+use serde_json::{Value, json};
+use xtask::command::run;
+use xtask::driver;
+use xtask::image::{next, released};
 
-use crate::changed;
-use crate::restarts::{end_without_errors, serves_another};
+use crate::changed::{self, Changed};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::beat::{delete_without_errors, end_without_errors, serves_another};
 
 /// Reads on in a file that it has open, writes and reads other files, and logs every failure.
 const USES: &str = "exec 3< /data/large; i=0; while true; do i=$((i+1)); file=/data/$(hostname)-$i; \
     if dd bs=1000 count=1 <&3 of=/tmp/part 2>/dev/null && [ -s /tmp/part ] && echo $i > $file && [ \"$(cat $file)\" = $i ]; \
     then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
+
+/// Writes lines into a file that it keeps open.
+const WRITES: &str = "i=0; exec 4> /data/lines; while true; do i=$((i+1)); \
+    if echo $i >&4; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
 async fn begin(name: &'static str) -> (Story, Pod) {
     let story = Story::alone(name).await;
@@ -116,6 +126,9 @@ async fn serve_with(story: &Story, version: &str, mounts: usize) {
 async fn a_workload_does_not_notice_an_upgrade_of_the_whole_driver_and_the_way_back() {
     let (story, pod) = begin("upgrade").await;
     let mount = device(&story, &pod);
+    story.volume("upgrade-other", |_| {}).await;
+    story.here.run("other", manifest::pod(&["upgrade-other"], USES)).await;
+    story.says("other", "beat").await;
     let ours = versions(&story).await.remove(0);
     assert_ne!(ours, next::VERSION);
     for archive in next::archives(story.here.cluster.cache()) {
@@ -123,13 +136,13 @@ async fn a_workload_does_not_notice_an_upgrade_of_the_whole_driver_and_the_way_b
     }
     let tag = format!("image.tag={tag},mountpointPod.image.tag={tag}", tag = next::TAG);
     let upgraded = changed::values(&story.here.cluster, &[&tag]);
-    serve_with(&story, next::VERSION, 1).await;
+    serve_with(&story, next::VERSION, 2).await;
     serves_another(&story, "newer").await;
     upgraded.undo();
-    serve_with(&story, &ours, 1).await;
+    serve_with(&story, &ours, 2).await;
     serves_another(&story, "older").await;
     assert_eq!(device(&story, &pod), mount);
-    end_without_errors(story, &["workload", "newer", "older"]).await;
+    end_without_errors(story, &["workload", "other", "newer", "older"]).await;
 }
 
 /// The administrator wants it so.
@@ -149,4 +162,81 @@ async fn mounts_stay_where_they_are_when_an_upgrade_must_not_move_them() {
     upgraded.undo();
     serve_with(&story, &ours[0], 2).await;
     end_without_errors(story, &["workload", "newer"]).await;
+}
+
+/// The last released version instead of this one, as if it had been installed first.
+fn released_instead(story: &Story) -> Changed {
+    let install = || {
+        let cluster = &story.here.cluster;
+        driver::uninstall(cluster)?;
+        run(cluster.kubectl()?.args(["delete", "crd", MountpointS3PodAttachment::crd_name()]))?;
+        for archive in released::archives(cluster.cache())? {
+            cluster.import_image(&archive)?;
+        }
+        let tag = format!("image.tag={tag},mountpointPod.image.tag={tag}", tag = released::TAG);
+        driver::install_chart(cluster, &released::chart(cluster.cache()), &[&tag])
+    };
+    let own = story.here.cluster.clone();
+    Changed::make("the driver", install, move || driver::install(&own, &[]))
+}
+
+/// Runs the command of the page that begins with these words, with these values.
+fn paste(story: &Story, words: &str, values: &[&str]) {
+    let page = include_str!("../../docs/upgrading.md");
+    let command = page.lines().find(|line| line.starts_with(words));
+    let command = command.unwrap_or_else(|| panic!("the page has no `{words}`"));
+    let mut helm = driver::helm(&story.here.cluster).unwrap();
+    helm.args(command.split_whitespace().skip(1)).args(values.iter().flat_map(|value| ["--set", value]));
+    run(helm.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))).unwrap();
+}
+
+async fn definition(story: &Story) -> Value {
+    let definitions = Api::<CustomResourceDefinition>::all(story.here.client.clone());
+    json!(definitions.get(MountpointS3PodAttachment::crd_name()).await.unwrap().spec)
+}
+
+async fn has_definition(story: &Story, expected: &Value) {
+    eventually("the definition of attachments is that of the version", LIMIT, || async {
+        let present = definition(story).await;
+        Seen::some((present == *expected).then_some(()), present)
+    })
+    .await;
+}
+
+/// Two builds of different sources, mount process and chart included. Runs only with `cargo xtask test --released`.
+#[tokio::test]
+async fn the_released_version_is_upgraded_and_rolled_back() {
+    let story = Story::alone("released").await;
+    let (ours, of_ours) = (env!("CARGO_PKG_VERSION"), definition(&story).await);
+    let installed = released_instead(&story);
+    let of_released = definition(&story).await;
+    story.server.put(story.name, "large", &vec![b'x'; 20_000_000]).unwrap();
+    let pod = story.here.run("workload", story.workload(USES)).await;
+    story.here.run("writer", story.workload(WRITES)).await;
+    story.says("workload", "beat").await;
+    story.says("writer", "beat").await;
+    assert_eq!(versions(&story).await, [released::VERSION]);
+    let mount = device(&story, &pod);
+
+    paste(&story, "helm upgrade", &["image.tag=dev,mountpointPod.image.tag=dev"]);
+    serve_with(&story, ours, 1).await;
+    serves_another(&story, "newer").await;
+    has_definition(&story, &of_ours).await;
+
+    paste(&story, "helm rollback", &[]);
+    serve_with(&story, released::VERSION, 1).await;
+    serves_another(&story, "older").await;
+    has_definition(&story, &of_released).await;
+    assert_eq!(device(&story, &pod), mount);
+    delete_without_errors(&story, &["workload", "writer", "newer", "older"]).await;
+    let lines = String::from_utf8(story.server.get(story.name, "lines").unwrap()).unwrap();
+    let numbers: Vec<usize> = lines.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers.iter().copied().eq(1..=numbers.len()) && !numbers.is_empty(), "{lines}");
+    eventually("nothing is left", LIMIT, || async {
+        let left = story.left().await;
+        Seen::some(left.is_empty().then_some(()), format!("{left:?}"))
+    })
+    .await;
+    installed.undo();
+    story.leaves_nothing().await;
 }

@@ -6,7 +6,7 @@ use s3_csi_tests::permissions::{EVERYTHING, Permission, READING};
 use s3_csi_tests::web_identity::WebIdentity;
 use serde_json::json;
 
-use crate::identities::{READ, WRITE, workload};
+use crate::roles::{READ, WRITE, workload};
 use crate::story::Story;
 
 const OPEN: &str = "open";

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use xtask::cluster::Part;
 use xtask::s3::ALICE;
 
-use crate::examples::{self, BUCKET};
 use crate::story::{LIMIT, Story};
+use s3_csi_tests::examples::{self, BUCKET};
 
 /// Each open needs a request.
 pub(crate) const READ: &str =

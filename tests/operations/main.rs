@@ -1,0 +1,11 @@
+//! What administrators do with the driver on a real node, while workloads use it. Each story has the node to itself.
+
+mod migrate;
+mod moves;
+mod pages;
+mod reserved_room;
+mod restarts;
+mod uninstall;
+mod warm;
+
+use s3_csi_tests::{changed, story};

@@ -1,0 +1,81 @@
+//! A mount of the bucket, used by programs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, with};
+use s3_csi_tests::processes::{memory_mb, processor_seconds_of};
+use s3_csi_tests::relay::Relay;
+use s3_csi_tests::within;
+use xtask::s3::{ALICE, Client};
+
+use super::rows::Row;
+use super::{BUCKET, Place, seconds, settle};
+
+/// For ten thousand files on a busy machine.
+const ROW_LIMIT: Duration = Duration::from_mins(10);
+
+/// What serves the bucket.
+pub(super) struct Front<'a> {
+    pub(super) name: &'a str,
+    /// Arguments of the mounter.
+    pub(super) mounter: &'a [&'a str],
+    /// Arguments of the mount process.
+    pub(super) mount: &'a [&'a str],
+    /// Whether the kernel reads ahead as on a node of ours, or as by default.
+    pub(super) read_ahead: bool,
+}
+
+pub(super) struct Mounted {
+    pub(super) rows: BTreeMap<&'static str, Figures>,
+    pub(super) peak_mb: f64,
+}
+
+/// Of one row; of the last time if it was measured more than once.
+pub(super) struct Figures {
+    pub(super) seconds: f64,
+    /// For each operation, where they are counted.
+    pub(super) requests: Option<f64>,
+    /// Of the mount process.
+    pub(super) processor_seconds: f64,
+}
+
+impl Mounted {
+    pub(super) fn measure(
+        client: &Client,
+        front: &Front<'_>,
+        place: &Place,
+        rows: &[&'static Row],
+        round: usize,
+    ) -> Self {
+        let pod = MountpointPod::start_with(front.mounter);
+        let request = pod.request(ALICE, BUCKET, front.mount);
+        let relay = place.relay();
+        let request = match &relay {
+            Some(relay) => with(request, "AWS_ENDPOINT_URL", &relay.url()),
+            None => request,
+        };
+        let served =
+            if front.read_ahead { pod.mount(&request) } else { pod.mount_without_read_ahead(&request) };
+        let (served, amount) = (served.unwrap(), place.amount);
+        let process = served.facts.pid;
+        let name = format!("{}{}-{round}", front.name, place.suffix);
+        let mut measured = BTreeMap::new();
+        for row in rows {
+            settle(client);
+            let (root, name, act) = (served.path(""), name.clone(), row.act);
+            let requests = || relay.as_ref().map(Relay::request_count);
+            let before = (requests(), processor_seconds_of(process));
+            let took = within(row.key, ROW_LIMIT.max(LIMIT), move || seconds(|| act(&root, &amount, &name)));
+            let used = processor_seconds_of(process) - before.1;
+            let requests = requests().zip(before.0).map(|(after, before)| after - before);
+            let operations = (row.operations)(&amount) as f64;
+            let requests = requests.map(|requests| requests as f64 / operations);
+            measured.insert(row.key, Figures { seconds: took, requests, processor_seconds: used });
+        }
+        let times: Vec<String> =
+            measured.iter().map(|(key, row)| format!("{key} {:.2}", row.seconds)).collect();
+        eprintln!("{name}: {} s", times.join(", "));
+        Self { rows: measured, peak_mb: memory_mb(process, "VmHWM:") }
+    }
+}

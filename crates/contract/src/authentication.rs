@@ -22,7 +22,7 @@ pub enum AuthenticationSource {
 /// What is known about a volume's `nodePublishSecretRef`. The controller reads the volume. The node does not: the kubelet
 /// sends the same for a Secret without data as for no Secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretRef {
+pub enum SecretPresence {
     Absent,
     Present,
     Unknown,
@@ -50,19 +50,19 @@ impl AuthenticationSource {
 
     /// What a volume asks for by its attribute `authenticationSource`; one that says nothing there and names a Secret asks
     /// for the keys of that Secret.
-    pub fn of_volume(attribute: &str, secret: SecretRef) -> Result<Self, AuthenticationError> {
+    pub fn of_volume(attribute: &str, secret: SecretPresence) -> Result<Self, AuthenticationError> {
         let source =
             Self::parse(attribute).ok_or_else(|| AuthenticationError::UnknownSource(attribute.to_owned()))?;
         match (source, secret) {
-            (Self::Secret, SecretRef::Absent) => Err(AuthenticationError::SecretUnnamed),
-            (Self::Driver, SecretRef::Present) if attribute.is_empty() => Ok(Self::Secret),
+            (Self::Secret, SecretPresence::Absent) => Err(AuthenticationError::SecretUnnamed),
+            (Self::Driver, SecretPresence::Present) if attribute.is_empty() => Ok(Self::Secret),
             _ => Ok(source),
         }
     }
 
     /// The same as far as a request shows it: `None` if the volume may name a Secret that is empty.
-    pub fn of_request(attribute: &str, secret: SecretRef) -> Result<Option<Self>, AuthenticationError> {
-        let is_shown = !attribute.is_empty() || secret != SecretRef::Unknown;
+    pub fn of_request(attribute: &str, secret: SecretPresence) -> Result<Option<Self>, AuthenticationError> {
+        let is_shown = !attribute.is_empty() || secret != SecretPresence::Unknown;
         Self::of_volume(attribute, secret).map(|asked| is_shown.then_some(asked))
     }
 
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_volume_asks_by_its_attribute_or_by_its_secret() {
         use AuthenticationSource::{Driver, Pod, Secret};
-        use SecretRef::{Absent, Present, Unknown};
+        use SecretPresence::{Absent, Present, Unknown};
         let unnamed = Err(AuthenticationError::SecretUnnamed);
         for (attribute, absent, present, unknown) in [
             ("", Ok(Driver), Ok(Secret), Ok(Driver)),

@@ -13,13 +13,19 @@ pub const MOUNT_SOURCE: &str = "mountpoint-s3";
 /// Set by administrators on new nodes, and removed by the node service.
 pub const NOT_READY_TAINT: &str = "s3.csi.scality.com/agent-not-ready";
 
-/// Reasons of the node service's Events about a mount that fails or has recovered; the newest counts.
+/// Reasons of the node service's Events about a mount.
 pub mod mount_event {
     pub const LOST: &str = "BucketMountLost";
     pub const UNRESPONSIVE: &str = "BucketMountUnresponsive";
     pub const RESTORED: &str = "BucketMountRestored";
     pub const RESPONSIVE: &str = "BucketMountResponsive";
-    pub const ALL: &[&str] = &[LOST, UNRESPONSIVE, RESTORED, RESPONSIVE];
+    pub const KEYS_EXPIRED: &str = "BucketCredentialsExpired";
+    pub const KEYS_RENEWED: &str = "BucketCredentialsRenewed";
+    /// I/O went on, so it is no failure, although it is a Warning and no recovery follows.
+    pub const PROCESS_DIED: &str = "MountProcessDied";
+    /// Of each list, the newest Event counts. A mount that was restored may still have expired keys.
+    pub const FAILURES_AND_RECOVERIES: [&[&str]; 2] =
+        [&[LOST, UNRESPONSIVE, RESTORED, RESPONSIVE], &[KEYS_EXPIRED, KEYS_RENEWED]];
 }
 
 /// Labels of Mountpoint Pods.

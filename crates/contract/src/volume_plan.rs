@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::arguments::Arguments;
-use crate::authentication::SecretRef;
+use crate::authentication::SecretPresence;
 use crate::options::{IgnoredOption, MountOption, take_ignored};
 use crate::volume::{Volume, VolumeError, attribute, place_cache};
 
@@ -30,7 +30,7 @@ pub struct VolumePlan {
 impl VolumePlan {
     pub fn parse<T: AsRef<str>>(
         attributes: &BTreeMap<String, String>,
-        secret: SecretRef,
+        secret: SecretPresence,
         mount_options: impl IntoIterator<Item = T>,
     ) -> Result<Self, VolumeError> {
         let mut arguments = Arguments::parse(mount_options);
@@ -53,7 +53,7 @@ impl VolumePlan {
     ) -> Result<Self, VolumeError> {
         let mut attributes = attributes.clone();
         attributes.insert(attribute::BUCKET_NAME.to_owned(), ANY_BUCKET.to_owned());
-        Self::parse(&attributes, SecretRef::Unknown, mount_options)
+        Self::parse(&attributes, SecretPresence::Unknown, mount_options)
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
     fn plan(attributes: &[(&str, &str)], options: &[&str]) -> Result<VolumePlan, VolumeError> {
         let attributes = [("bucketName", "bucket")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        VolumePlan::parse(&attributes, SecretRef::Absent, options)
+        VolumePlan::parse(&attributes, SecretPresence::Absent, options)
     }
 
     #[test]
@@ -150,8 +150,8 @@ mod tests {
         ) {
             let mut attributes = attributes;
             attributes.insert("bucketName".to_owned(), "bucket".to_owned());
-            let at_controller = if named { SecretRef::Present } else { SecretRef::Absent };
-            let at_node = if named && has_data { SecretRef::Present } else { SecretRef::Unknown };
+            let at_controller = if named { SecretPresence::Present } else { SecretPresence::Absent };
+            let at_node = if named && has_data { SecretPresence::Present } else { SecretPresence::Unknown };
             if let Ok(controller) = VolumePlan::parse(&attributes, at_controller, &options) {
                 let node = VolumePlan::parse(&attributes, at_node, &options);
                 prop_assert!(node.is_ok(), "{node:?}");
@@ -174,7 +174,7 @@ mod tests {
                 if !given.has(MountOption::Region) {
                     options.push("region=eu-west-1".to_owned());
                 }
-                let (source, secret) = if secret { ("secret", SecretRef::Present) } else { ("driver", SecretRef::Absent) };
+                let (source, secret) = if secret { ("secret", SecretPresence::Present) } else { ("driver", SecretPresence::Absent) };
                 attributes.insert("authenticationSource".to_owned(), source.to_owned());
                 attributes.insert("bucketName".to_owned(), "csi-s3-1".to_owned());
                 let volume = VolumePlan::parse(&attributes, secret, &options);

@@ -163,9 +163,11 @@ impl Exchange {
             reason: hide(&error.to_string(), token),
             remedy: match &self.server {
                 Server::Metadata { .. } => {
-                    "is this an instance of the cloud, and is the hop limit of its metadata service at least 2?"
+                    "check that this is an instance of the cloud, and that the hop limit of its metadata service is at least 2"
                 }
-                Server::Sts { .. } | Server::Agent { .. } => "is it running, and does the network allow it?",
+                Server::Sts { .. } | Server::Agent { .. } => {
+                    "check that it is running, and that the network allows the connection"
+                }
             },
         };
         let mut answer = sent.map_err(unreachable)?;
@@ -190,7 +192,7 @@ impl Exchange {
         let (code, message, remedy) = match &self.server {
             Server::Sts { .. } => {
                 let Some(code) = answer::element(body, "Code") else {
-                    return ExchangeError::NoKeys { server, status, remedy: "is it the right address?" };
+                    return ExchangeError::NoKeys { server, status, remedy: "check its address" };
                 };
                 let remedy = "check that the role exists and that its trust policy names this account";
                 (code, answer::element(body, "Message").unwrap_or_default(), remedy)
@@ -203,7 +205,7 @@ impl Exchange {
                 (code, message, remedy)
             }
             Server::Agent { .. } => {
-                return ExchangeError::NoKeys { server, status, remedy: "is it the right address?" };
+                return ExchangeError::NoKeys { server, status, remedy: "check its address" };
             }
             Server::Metadata { .. } => {
                 let remedy = "give the instance an instance profile, and let it use IMDSv2";
@@ -211,7 +213,7 @@ impl Exchange {
             }
         };
         let remedy = if is_expired(&code) {
-            "the kubelet has not renewed the service account token; is it running, and does the account exist?"
+            "the kubelet has not renewed the service account token: check that it is running, and that the account exists"
         } else {
             remedy
         };

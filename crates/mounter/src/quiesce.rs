@@ -9,7 +9,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::deadlines::THREADS_STOP;
 
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// Between looks whether the threads have stopped, which takes about that long.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Kills the process while none of its threads is reading a request.
 pub fn kill_between_requests(process: Pid) {
@@ -17,7 +18,7 @@ pub fn kill_between_requests(process: Pid) {
     if kill_process(process, Signal::STOP).is_ok() {
         let until = Instant::now() + THREADS_STOP;
         while has_running_threads(process) && Instant::now() < until {
-            sleep(LOOK_EVERY);
+            sleep(POLL_INTERVAL);
         }
     }
     let _ = kill_process(process, Signal::KILL);

@@ -26,8 +26,8 @@ use crate::mount_process::MountProcess;
 use crate::{error_file, events, listen, log};
 use out_of_memory::OutOfMemory;
 
-/// How often the folder is read where inotify is not available.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between reads of the folder where inotify is not available. The node waits for seconds, so that a pod may end this much later.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Error)]
 pub(crate) enum StartError {
@@ -237,7 +237,7 @@ impl Supervisor {
         let mut until = None;
         match state {
             State::Waiting | State::Left(_) if self.changes.is_none() => {
-                until = Some(Instant::now() + LOOK_EVERY);
+                until = Some(Instant::now() + POLL_INTERVAL);
             }
             State::Waiting | State::Left(_) => {}
             State::Starting { process, until: deadline, .. }

@@ -20,7 +20,7 @@ use crate::cut::Cutter;
 /// Objects in one response. The API server builds a whole page in its memory.
 const PAGE: u32 = 100;
 /// The API server builds a page within seconds; a connection that was cut without notice never continues.
-const GOES_ON_WITHIN: Duration = Duration::from_mins(1);
+const CONTINUES_WITHIN: Duration = Duration::from_mins(1);
 /// The API server ends a watch after this long, so that a dead connection is noticed then.
 const WATCH_SECONDS: u32 = 290;
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
@@ -230,6 +230,6 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
 }
 
 async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
-    let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the API server did not go on");
-    tokio::time::timeout(GOES_ON_WITHIN, answer).await.unwrap_or_else(|_| Err(Error::ReadEvents(late())))
+    let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the API server stopped sending");
+    tokio::time::timeout(CONTINUES_WITHIN, answer).await.unwrap_or_else(|_| Err(Error::ReadEvents(late())))
 }

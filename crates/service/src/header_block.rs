@@ -5,15 +5,15 @@ use std::borrow::Cow;
 use httlib_huffman::DecoderSpeed;
 
 const AUTHORITY: &[u8] = b":authority";
-/// In the table of names that everybody knows.
+/// In HPACK's static table.
 const AUTHORITY_INDEX: usize = 1;
 /// No valid number has more bytes than this.
 const LONGEST_NUMBER: u32 = 4;
 
 /// The same block with an `:authority` that is a path made a name of the **same length**: both sides keep a table of
 /// fields that later blocks refer to, and the lengths decide what falls out of it. `None` if it cannot be understood.
-pub(crate) fn tamed(block: &[u8]) -> Option<Vec<u8>> {
-    let mut tamed = Vec::with_capacity(block.len() * 2);
+pub(crate) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
+    let mut rewritten = Vec::with_capacity(block.len() * 2);
     let mut rest = block;
     while let Some(&form) = rest.first() {
         let field = rest;
@@ -36,14 +36,14 @@ pub(crate) fn tamed(block: &[u8]) -> Option<Vec<u8>> {
                 && let value = value.plain()?
                 && value.iter().copied().any(is_of_a_path)
             {
-                tamed.extend(name);
-                write(&mut tamed, &value);
+                rewritten.extend(name);
+                write(&mut rewritten, &value);
                 continue;
             }
         }
-        tamed.extend(&field[..field.len() - rest.len()]);
+        rewritten.extend(&field[..field.len() - rest.len()]);
     }
-    Some(tamed)
+    Some(rewritten)
 }
 
 fn is_of_a_path(byte: u8) -> bool {
@@ -148,13 +148,13 @@ mod tests {
                 let path = field(4, b"/csi.v1.Node/NodePublishVolume", huffman);
                 let block = [&path[..], &field(1, sent, huffman), &[0x83, 0x86]].concat();
                 let expected = [&path[..], &field(1, seen, false), &[0x83, 0x86]].concat();
-                assert_eq!(tamed(&block).unwrap(), expected);
+                assert_eq!(with_valid_authority(&block).unwrap(), expected);
                 let mut spelt_out = vec![0];
                 text(&mut spelt_out, AUTHORITY, huffman);
                 let mut expected = spelt_out.clone();
                 text(&mut spelt_out, sent, huffman);
                 text(&mut expected, seen, false);
-                assert_eq!(tamed(&spelt_out).unwrap(), expected);
+                assert_eq!(with_valid_authority(&spelt_out).unwrap(), expected);
             }
         }
     }
@@ -166,7 +166,7 @@ mod tests {
                 let mut block = vec![0x3f, 0xe1, 0x1f, 0x82, 0x84];
                 block.extend(field(1, authority, huffman));
                 block.extend(field(58, b"grpc/1.0 %/", huffman));
-                assert_eq!(tamed(&block).unwrap(), block);
+                assert_eq!(with_valid_authority(&block).unwrap(), block);
             }
         }
     }
@@ -174,13 +174,13 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_do_harm(bytes: Vec<u8>) {
-            tamed(&bytes);
+            with_valid_authority(&bytes);
         }
 
         #[test]
         fn what_is_cut_off_is_refused(cut in 1_usize..20, huffman: bool) {
             let block = field(1, b"/var/lib/kubelet/some.sock", huffman);
-            prop_assert_eq!(tamed(&block[..block.len() - cut]), None);
+            prop_assert_eq!(with_valid_authority(&block[..block.len() - cut]), None);
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Connections of gRPC clients that call a Unix socket by its path. kubelet's registry does: its `:authority` is then
+//! Connections of the kubelet's plugin registry. It calls a Unix socket by its path, so that its `:authority` is
 //! `%2Fvar%2Flib…`, which the HTTP/2 library takes for a violation of the protocol. Such a header is changed before the
-//! library sees it; everything else passes as it is.
+//! library sees it; everything else passes as it is. CSI sockets do not need this: the kubelet's CSI client (since Kubernetes
+//! 1.26), the sidecars and csi-sanity send `localhost`.
 
 use std::io;
 use std::pin::Pin;
@@ -131,8 +132,8 @@ impl Rewriter {
             payload = payload.get(5..).ok_or_else(|| invalid("a frame without its priority"))?;
         }
         flags &= !(PADDED | PRIORITY);
-        let block =
-            header_block::tamed(payload).ok_or_else(|| invalid("headers that cannot be understood"))?;
+        let block = header_block::with_valid_authority(payload)
+            .ok_or_else(|| invalid("headers that cannot be understood"))?;
         let length = u32::try_from(block.len()).map_err(|_| invalid("headers that are too long"))?;
         self.ready.extend(&length.to_be_bytes()[1..]);
         self.ready.extend([HEADERS, flags]);

@@ -23,7 +23,7 @@ pub enum LogFormat {
 /// Starts logging to standard error. An invalid level is an error, not a silent default.
 pub fn start(flags: &LogFlags) -> Result<(), String> {
     let filter = EnvFilter::try_new(&flags.log_level)
-        .map_err(|error| format!("--log-level is `{}`, which cannot be used: {error}", flags.log_level))?;
+        .map_err(|error| format!("invalid --log-level \"{}\": {error}", flags.log_level))?;
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match flags.log_format {
         LogFormat::Json => builder.json().flatten_event(true).with_current_span(false).init(),

@@ -4,14 +4,12 @@ use std::io;
 use std::path::Path;
 
 use rustix::fs::Mode;
-use tokio::net::UnixListener;
+use tokio::net::{UnixListener, UnixStream};
+use tokio_stream::Stream;
 use tokio_stream::wrappers::UnixListenerStream;
-use tokio_stream::{Stream, StreamExt as _};
-
-use crate::lenient::Lenient;
 
 /// Creates the socket and its folder, replacing a socket that an earlier process left, and returns its connections.
-pub fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>> + use<>> {
+pub fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<UnixStream>> + use<>> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
@@ -23,5 +21,5 @@ pub fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>>
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = UnixListener::bind(path);
     rustix::process::umask(before);
-    Ok(UnixListenerStream::new(listener?).map(|accepted| accepted.map(Lenient::new)))
+    Ok(UnixListenerStream::new(listener?))
 }

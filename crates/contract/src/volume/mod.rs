@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::arguments::Arguments;
 pub use crate::authentication::AuthenticationSource;
-use crate::authentication::SecretRef;
+use crate::authentication::SecretPresence;
 use crate::options;
 use crate::quantity::Quantity;
 use crate::s3::is_region;
@@ -49,7 +49,7 @@ impl Volume {
     /// `arguments` are the volume's mount options, without those that a volume may not set.
     pub(crate) fn parse(
         attributes: &BTreeMap<String, String>,
-        secret: SecretRef,
+        secret: SecretPresence,
         arguments: &Arguments,
     ) -> Result<Self, VolumeError> {
         let get = |key: &str| attributes.get(key).map(String::as_str).filter(|value| !value.is_empty());
@@ -119,7 +119,7 @@ mod tests {
     pub(super) fn parse(attributes: &[(&str, &str)], options: &[&str]) -> Result<Volume, VolumeError> {
         let mut all = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
         all.extend(attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
-        Volume::parse(&all, SecretRef::Absent, &Arguments::parse(options))
+        Volume::parse(&all, SecretPresence::Absent, &Arguments::parse(options))
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! Objects that were uploaded or deleted here a moment ago. What the server answered before may arrive after that.
+//! Objects that this mount uploaded or deleted a moment ago. An older answer of the server may still arrive after that.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longer than the server takes for an answer, mostly. One that takes longer may be wrong for as long as it is kept.
+use parking_lot::Mutex;
+
+/// Longer than the server usually takes to answer. A later answer may be wrong for as long as the library keeps it.
 const REMEMBERED_FOR: Duration = Duration::from_secs(10);
-/// How many are remembered before the old ones are looked for.
+/// The number of changes from which on old ones are removed.
 const LEAST: usize = 1000;
 
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ struct State {
 
 impl Changes {
     pub(crate) fn note(&self, key: String, now: Instant) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         state.by_key.insert(key, now);
         if state.by_key.len() > state.forget_at {
             state.by_key.retain(|_, at| now.duration_since(*at) < REMEMBERED_FOR);
@@ -29,7 +30,7 @@ impl Changes {
     }
 
     pub(crate) fn is_changed_since(&self, key: &str, asked: Instant) -> bool {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.0.lock();
         state.by_key.get(key).is_some_and(|changed| *changed >= asked)
     }
 }
@@ -54,6 +55,6 @@ mod tests {
             changes
                 .note(number.to_string(), start + REMEMBERED_FOR * 2 * u32::try_from(number / 1000).unwrap());
         }
-        assert!(changes.0.lock().unwrap().by_key.len() <= 3 * LEAST);
+        assert!(changes.0.lock().by_key.len() <= 3 * LEAST);
     }
 }

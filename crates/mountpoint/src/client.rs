@@ -1,38 +1,27 @@
-//! The S3 client of the file system: the library's, with five differences. It changes its keys when their file changes, it
-//! never sends a request that some servers misunderstand, it does not replace objects unless that is allowed, it does not
-//! wait without end, and it sends small files in one request and fetches them when they are opened.
+//! The S3 client of the file system: the library's, with five differences. It changes its keys when their file changes. It
+//! never sends a request that some servers misunderstand. It does not replace objects unless that is allowed. It does not
+//! wait without end. It sends small files in one request, and fetches them when they are opened.
 
 mod confirm;
 mod renew_keys;
+mod requests;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-use async_trait::async_trait;
 use contract::keys::Keys;
 use mountpoint_s3_client::config::S3ClientConfig;
-use mountpoint_s3_client::error::{
-    CopyObjectError, DeleteObjectError, GetObjectAttributesError, GetObjectError, HeadObjectError,
-    ListObjectsError, ObjectClientError, PutObjectError, RenameObjectError,
-};
-use mountpoint_s3_client::types::{
-    CopyObjectParams, CopyObjectResult, DeleteObjectResult, GetObjectAttributesResult, GetObjectParams,
-    HeadObjectParams, HeadObjectResult, ListObjectsResult, ObjectAttribute, PutObjectParams, PutObjectResult,
-    PutObjectSingleParams, RenameObjectParams, RenameObjectResult,
-};
-use mountpoint_s3_client::{NewClientError, ObjectClient, S3CrtClient, S3RequestError};
-use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
+use mountpoint_s3_client::{NewClientError, ObjectClient, S3CrtClient};
+use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 
 use crate::credentials::{KeysError, Source, Stamp, stamp};
 use crate::first_read::FirstReads;
-use crate::listings::{Listings, listed};
-use crate::put::{IF_NONE_MATCH, Put, Single};
+use crate::listings::Listings;
 use crate::renewal::keep_renewed;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
-use crate::upload::Upload;
 use crate::uploads::Uploads;
 
 #[derive(Debug, Error)]
@@ -100,7 +89,7 @@ struct Inner {
 pub(crate) struct Seen {
     pub(crate) stamp: Option<Stamp>,
     pub(crate) keys: Option<Keys>,
-    /// After a read that failed, which may be a matter of moments.
+    /// Set after a read that failed, because the next one may succeed.
     retry_at: Option<Instant>,
 }
 
@@ -128,7 +117,8 @@ impl Client {
         let inner = Arc::new(inner);
         if let Some(expires) = expires {
             let (identity, inner) = (inner.recipe.source.identity(), Arc::downgrade(&inner));
-            // Not by the request that finds them expired: it would wait for another server, and all others behind it.
+            // The request that finds the keys expired does not renew them: it would wait for another server, and all others
+            // would wait for it.
             thread::spawn(move || {
                 // The working directory is the one shared with the node.
                 keep_renewed(&inner, expires, &identity, Path::new("."), Inner::replace_keys);
@@ -166,158 +156,13 @@ impl Client {
     /// The client with the newest keys. Checking the file takes a microsecond, which is nothing beside a request.
     fn get(&self) -> S3CrtClient {
         let inner = &*self.0;
-        if let (Some(path), Ok(mut seen)) = (inner.recipe.source.file(), inner.seen.try_lock()) {
+        if let (Some(path), Some(mut seen)) = (inner.recipe.source.file(), inner.seen.try_lock()) {
             let newest = stamp(path);
             let due = seen.retry_at.is_none_or(|at| at <= Instant::now());
             if newest.is_some() && newest != seen.stamp && due {
                 inner.renew(&mut seen, newest);
             }
         }
-        inner.current.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
-#[async_trait]
-impl ObjectClient for Client {
-    type GetObjectResponse = <S3CrtClient as ObjectClient>::GetObjectResponse;
-    type PutObjectRequest = Upload;
-    type ClientError = S3RequestError;
-
-    fn read_part_size(&self) -> usize {
-        self.get().read_part_size()
-    }
-
-    fn write_part_size(&self) -> usize {
-        self.get().write_part_size()
-    }
-
-    fn initial_read_window_size(&self) -> Option<usize> {
-        self.get().initial_read_window_size()
-    }
-
-    fn mem_usage_stats(&self) -> Option<BufferPoolUsageStats> {
-        self.get().mem_usage_stats()
-    }
-
-    async fn delete_object(&self, bucket: &str, key: &str) -> Answer<DeleteObjectResult, DeleteObjectError> {
-        self.answer(self.get().delete_object(bucket, key)).await
-    }
-
-    async fn copy_object(
-        &self,
-        source_bucket: &str,
-        source_key: &str,
-        bucket: &str,
-        key: &str,
-        params: &CopyObjectParams,
-    ) -> Answer<CopyObjectResult, CopyObjectError> {
-        self.transfer(self.get().copy_object(source_bucket, source_key, bucket, key, params)).await
-    }
-
-    async fn get_object(
-        &self,
-        bucket: &str,
-        key: &str,
-        params: &GetObjectParams,
-    ) -> Answer<Self::GetObjectResponse, GetObjectError> {
-        let begun = self.0.first_reads.take(key, params.if_match.as_ref(), params.range.as_ref());
-        match begun {
-            Some(answer) => Ok(answer),
-            None => self.transfer(self.get().get_object(bucket, key, params)).await,
-        }
-    }
-
-    async fn list_objects(
-        &self,
-        bucket: &str,
-        continuation_token: Option<&str>,
-        delimiter: &str,
-        max_keys: usize,
-        prefix: &str,
-    ) -> Answer<ListObjectsResult, ListObjectsError> {
-        // While it lists a folder, the library also looks up that folder and its parent, with requests for one key: a page's
-        // token would make them find nothing.
-        let (listed, asked) = (listed().filter(|_| max_keys > 1), Instant::now());
-        let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
-        let client = self.get();
-        let request = client.list_objects(bucket, token, delimiter, max_keys, prefix);
-        let mut answer = self.answer(request).await;
-        if let (Some(listed), Ok(page)) = (&listed, &mut answer) {
-            listed.note_answer(asked, prefix);
-            if let Some(listings) = self.listings() {
-                listings.note(listed, token, prefix, page, asked);
-            }
-            if listed.is_one_page() {
-                page.next_continuation_token = None;
-            }
-        }
-        answer
-    }
-
-    async fn head_object(
-        &self,
-        bucket: &str,
-        key: &str,
-        params: &HeadObjectParams,
-    ) -> Answer<HeadObjectResult, HeadObjectError> {
-        self.answer(self.get().head_object(bucket, key, params)).await
-    }
-
-    async fn put_object(
-        &self,
-        bucket: &str,
-        key: &str,
-        params: &PutObjectParams,
-    ) -> Answer<Self::PutObjectRequest, PutObjectError> {
-        let replaces = self.0.uploads.condition(key);
-        let mut params = params.clone();
-        if replaces.is_none() && !self.0.rights.overwrite {
-            params.custom_headers.push((IF_NONE_MATCH.to_owned(), "*".to_owned()));
-        }
-        let single = match replaces {
-            Some(etag) => Single::Replacing(etag),
-            None if !self.0.savings.single_put => Single::Empty,
-            None if !self.0.rights.overwrite => Single::New,
-            None if self.0.uploads.creates_object(key) => Single::PerhapsNew,
-            None => Single::Empty,
-        };
-        let put = Put::new(self.get(), bucket, key, params.clone(), single);
-        Ok(Upload::new(put, key, &params, Arc::clone(&self.0.timeout)))
-    }
-
-    async fn put_object_single(
-        &self,
-        bucket: &str,
-        key: &str,
-        params: &PutObjectSingleParams,
-        contents: impl AsRef<[u8]> + Send + 'static,
-    ) -> Answer<PutObjectResult, PutObjectError> {
-        self.transfer(self.get().put_object_single(bucket, key, params, contents)).await
-    }
-
-    async fn get_object_attributes(
-        &self,
-        bucket: &str,
-        key: &str,
-        max_parts: Option<usize>,
-        part_number_marker: Option<usize>,
-        attributes: &[ObjectAttribute],
-    ) -> Answer<GetObjectAttributesResult, GetObjectAttributesError> {
-        self.answer(self.get().get_object_attributes(bucket, key, max_parts, part_number_marker, attributes))
-            .await
-    }
-
-    async fn rename_object(
-        &self,
-        bucket: &str,
-        source: &str,
-        destination: &str,
-        params: &RenameObjectParams,
-    ) -> Answer<RenameObjectResult, RenameObjectError> {
-        if self.0.rights.rename {
-            self.answer(self.get().rename_object(bucket, source, destination, params)).await
-        } else {
-            Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
-        }
+        inner.current.read().clone()
     }
 }

@@ -1,21 +1,21 @@
 //! From options to an S3 client that is known to work: credentials, region and bucket are tried before anything is served, so
 //! that a mistake becomes an error of the mount.
 
+mod attempt;
 mod endpoint;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use contract::s3::{RegionSources, is_amazon};
-use mounter::deadlines::{DIAGNOSE_AFTER, DIAGNOSE_GRACE, S3_ANSWER};
+use mounter::deadlines::S3_ANSWER;
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::config::{EndpointConfig, S3ClientConfig, TlsConfig};
-use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
+use mountpoint_s3_client::error::ObjectClientError;
 use mountpoint_s3_client::user_agent::UserAgent;
-use mountpoint_s3_client::{ObjectClient as _, S3CrtClient, S3RequestError};
+use mountpoint_s3_client::{S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
@@ -26,12 +26,12 @@ use crate::diagnose::Route;
 use crate::memory;
 use crate::options::Options;
 use crate::refusal::{self, RequestedBucket};
+use crate::server_timeout::ServerTimeout;
 use crate::telemetry::Telemetry;
 
+use attempt::{Outcome, attempt};
 use endpoint::endpoint_config;
 
-/// How often the answer and the diagnosis are checked while both are awaited.
-const CHECK_EVERY: Duration = Duration::from_millis(20);
 /// Programs do not expect transient errors of a file system. `AWS_MAX_ATTEMPTS` overrides it.
 const ATTEMPTS: NonZeroUsize = NonZeroUsize::new(10).unwrap();
 /// The S3 client's default. Without a value the client would ask the cloud's metadata service.
@@ -52,101 +52,169 @@ pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// must not end the mount.
 pub(crate) fn connect(
     options: &Options,
-    path: &S3Path,
     part_sizes: (usize, usize),
     pool: PagedPool,
     telemetry: &Arc<Telemetry>,
     found_in: Option<&str>,
     variable: Variable<'_>,
 ) -> Result<Connected, Refused> {
-    let driver_region = variable("AWS_REGION");
-    let regions = RegionSources {
-        volume: options.region.as_deref(),
-        driver: driver_region.as_deref(),
-        ..RegionSources::default()
-    };
-    let mut region = found_in.unwrap_or_else(|| regions.effective()).to_owned();
-    let endpoint_url = options.endpoint_url.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
-    let endpoint_url = endpoint_url.filter(|url| !url.is_empty());
-    let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
-    let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
     // A file that may be in a cache is not fetched before it is read.
     let first_reads =
         if options.caches_contents() { 0 } else { memory::for_first_reads(pool.mem_limit(), part_sizes.0) };
-    let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
-    let config = config.telemetry_callback(Arc::<Telemetry>::clone(telemetry));
-    let mut redirected = false;
-    let until = Instant::now() + S3_ANSWER;
-    let profile = options.profile.as_deref();
-    let source = Source::find(options.no_sign_request, profile, ca_bundle.as_deref(), variable);
-    loop {
-        let endpoint = endpoint_config(options, &path.bucket, &region, endpoint_url.as_deref())?;
+    let server = Server::resolve(options, part_sizes, pool, telemetry, variable)?;
+    let regional = match found_in {
+        Some(region) => server.in_region(region)?,
+        None => server.find()?,
+    };
+    server.connected(regional, first_reads, Arc::clone(&telemetry.server_timeout))
+}
+
+/// Everything that requests need in any region.
+struct Server<'a> {
+    options: &'a Options,
+    path: S3Path,
+    url: Option<String>,
+    ca_bundle: Option<PathBuf>,
+    source: Source,
+    config: S3ClientConfig,
+    variable: Variable<'a>,
+}
+
+/// The server in one region.
+struct Regional {
+    region: String,
+    endpoint: EndpointConfig,
+    route: Option<Route>,
+    requested: RequestedBucket,
+    recipe: Recipe,
+    first: S3CrtClient,
+    seen: Seen,
+}
+
+/// Why a region is not used.
+struct Failed {
+    refused: Refused,
+    /// The region in which the server says that the bucket is.
+    found_in: Option<String>,
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Self {
+        Self { refused, found_in: None }
+    }
+}
+
+impl<'a> Server<'a> {
+    fn resolve(
+        options: &'a Options,
+        part_sizes: (usize, usize),
+        pool: PagedPool,
+        telemetry: &Arc<Telemetry>,
+        variable: Variable<'a>,
+    ) -> Result<Self, Refused> {
+        let url = options.endpoint_url.clone().or_else(|| variable("AWS_ENDPOINT_URL"));
+        let ca_bundle = options.ca_bundle.clone().or_else(|| variable("AWS_CA_BUNDLE").map(PathBuf::from));
+        let ca_bundle = ca_bundle.filter(|bundle| !bundle.as_os_str().is_empty());
+        let config = client_config(options, part_sizes, pool, ca_bundle.as_deref())?;
+        let profile = options.profile.as_deref();
+        Ok(Self {
+            options,
+            path: options.path()?,
+            url: url.filter(|url| !url.is_empty()),
+            source: Source::find(options.no_sign_request, profile, ca_bundle.as_deref(), variable),
+            ca_bundle,
+            config: config.telemetry_callback(Arc::<Telemetry>::clone(telemetry)),
+            variable,
+        })
+    }
+
+    /// Follows a redirect to another region once, and only where none is configured.
+    fn find(&self) -> Result<Regional, Refused> {
+        let driver_region = (self.variable)("AWS_REGION");
+        let regions = RegionSources {
+            volume: self.options.region.as_deref(),
+            driver: driver_region.as_deref(),
+            ..RegionSources::default()
+        };
+        let until = Instant::now() + S3_ANSWER;
+        let tried = match self.try_region(regions.effective(), until) {
+            Err(Failed { found_in: Some(region), .. }) if !regions.is_named() => {
+                self.try_region(&region, until)
+            }
+            tried => tried,
+        };
+        tried.map_err(|failed| failed.refused)
+    }
+
+    fn try_region(&self, region: &str, until: Instant) -> Result<Regional, Failed> {
+        let regional = self.in_region(region)?;
+        let Regional { first, route, requested, .. } = &regional;
+        match attempt(first, &self.path, route.clone(), until) {
+            Outcome::Answer(Ok(())) => Ok(regional),
+            Outcome::Answer(Err(error)) => {
+                let refused = refusal::of_listing(&error, requested);
+                let found_in = match error {
+                    ObjectClientError::ClientError(S3RequestError::IncorrectRegion(region, _)) => {
+                        Some(region)
+                    }
+                    _ => None,
+                };
+                Err(Failed { refused, found_in })
+            }
+            Outcome::Diagnosis(refused) => Err(refused.into()),
+            Outcome::Timeout => Err(refusal::of_silence(requested).into()),
+        }
+    }
+
+    fn in_region(&self, region: &str) -> Result<Regional, Refused> {
+        let Self { options, path, url, ca_bundle, source, config, variable } = self;
+        let endpoint = endpoint_config(options, &path.bucket, region, url.as_deref())?;
         let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
         let requested = RequestedBucket {
             bucket: path.bucket.to_string(),
-            endpoint: endpoint_url.clone().unwrap_or_else(|| format!("Amazon S3 in {region}")),
-            region: region.clone(),
+            endpoint: url.clone().unwrap_or_else(|| format!("Amazon S3 in {region}")),
+            region: region.to_owned(),
             identity: source.identity(),
             proxy: route.as_ref().and_then(Route::proxy).map(str::to_owned),
         };
-        let recipe =
-            Recipe { config: config.clone().endpoint_config(endpoint.clone()), source: source.clone() };
+        let config = config.clone().endpoint_config(endpoint.clone());
+        let recipe = Recipe { config, source: source.clone() };
         // Before the keys are read: if they change in between, the first request notices.
-        let stamp = recipe.source.file().and_then(stamp);
-        let made = recipe.source.keys().map_err(ClientError::from);
+        let stamp = source.file().and_then(stamp);
+        let made = source.keys().map_err(ClientError::from);
         let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
         let (first, keys) = made.map_err(|error| refusal::of_client(&error, &requested))?;
-        let outcome = match found_in {
-            Some(_) => Outcome::Answer(Ok(())),
-            None => attempt(&first, path, route, until),
+        let (region, seen) = (region.to_owned(), Seen::new(stamp, keys));
+        Ok(Regional { region, endpoint, route, requested, recipe, first, seen })
+    }
+
+    fn connected(
+        self,
+        regional: Regional,
+        first_reads: usize,
+        timeout: Arc<ServerTimeout>,
+    ) -> Result<Connected, Refused> {
+        let Self { options, path, url, ca_bundle, source, .. } = self;
+        let Regional { region, endpoint, recipe, first, seen, .. } = regional;
+        let personality = personality(options, &path, &endpoint, url.as_deref())?;
+        let rights =
+            Rights { rename: personality.supports_rename_object(), overwrite: options.allow_overwrite };
+        let savings = Savings {
+            single_put: !options.library_front,
+            first_reads,
+            exact_reads: !options.caches_contents(),
         };
-        match outcome {
-            Outcome::Answer(Ok(())) => {
-                let personality = personality(options, path, &endpoint, endpoint_url.as_deref())?;
-                let rights = Rights {
-                    rename: personality.supports_rename_object(),
-                    overwrite: options.allow_overwrite,
-                };
-                let savings = Savings {
-                    single_put: !options.library_front,
-                    first_reads,
-                    exact_reads: !options.caches_contents(),
-                };
-                let seen = Seen::new(stamp, keys);
-                let timeout = Arc::clone(&telemetry.server_timeout);
-                let client = Client::new(recipe, first.clone(), seen, rights, savings, timeout);
-                let aborting = Aborting {
-                    bucket: path.bucket.to_string(),
-                    endpoint,
-                    source,
-                    ca_bundle,
-                    network_interfaces: options.bind.clone().unwrap_or_default(),
-                    headers: headers(options),
-                    event_loops: first.event_loop_group(),
-                };
-                return Ok(Connected { client, first, personality, region, aborting });
-            }
-            Outcome::Answer(Err(ObjectClientError::ClientError(S3RequestError::IncorrectRegion(
-                right,
-                _,
-            )))) if !regions.is_named() && !redirected => {
-                redirected = true;
-                region = right;
-            }
-            Outcome::Answer(Err(error)) => return Err(refusal::of_listing(&error, &requested)),
-            Outcome::Diagnosis(refused) => return Err(refused),
-            Outcome::Timeout => {
-                let (server, limit) = (requested.server(), S3_ANSWER.as_secs());
-                let doubt = match requested.proxy {
-                    Some(_) => "does the proxy allow it, and is the server overloaded?",
-                    None => "is it overloaded?",
-                };
-                let message = format!(
-                    "{server} did not answer within {limit} s, or only with temporary errors such as 503: {doubt}"
-                );
-                return Err(Refused::new(Code::TimedOut, message));
-            }
-        }
+        let client = Client::new(recipe, first.clone(), seen, rights, savings, timeout);
+        let aborting = Aborting {
+            bucket: path.bucket.to_string(),
+            endpoint,
+            source,
+            ca_bundle,
+            network_interfaces: options.bind.clone().unwrap_or_default(),
+            headers: headers(options),
+            event_loops: first.event_loop_group(),
+        };
+        Ok(Connected { client, first, personality, region, aborting })
     }
 }
 
@@ -208,7 +276,7 @@ fn client_config(
     Ok(config)
 }
 
-/// Of requests that the S3 client does not make.
+/// The headers of requests that the S3 client does not make.
 fn headers(options: &Options) -> Vec<(&'static str, String)> {
     let payer = options.requester_pays.then(|| ("x-amz-request-payer", "requester".to_owned()));
     let owner = options.expected_bucket_owner.clone().map(|owner| ("x-amz-expected-bucket-owner", owner));
@@ -228,47 +296,4 @@ fn user_agent(options: &Options) -> UserAgent {
         agent.key_value("mp-cache", "local");
     }
     agent
-}
-
-type Answer = Result<(), ObjectClientError<ListObjectsError, S3RequestError>>;
-
-enum Outcome {
-    Answer(Answer),
-    /// Why there is no answer.
-    Diagnosis(Refused),
-    Timeout,
-}
-
-/// One small listing; if that takes long, a diagnosis beside it.
-fn attempt(client: &S3CrtClient, path: &S3Path, route: Option<Route>, until: Instant) -> Outcome {
-    let (listed, answers) = mpsc::channel();
-    let (client, path) = (client.clone(), path.clone());
-    // Once there is an outcome, no one receives from the threads any more.
-    thread::spawn(move || {
-        let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
-        let _ = listed.send(futures::executor::block_on(listing).map(drop));
-    });
-    if let Ok(answer) = answers.recv_timeout(DIAGNOSE_AFTER) {
-        return Outcome::Answer(answer);
-    }
-    let (diagnosed, findings) = mpsc::channel();
-    if let Some(route) = route {
-        thread::spawn(move || route.diagnose().map(|refused| diagnosed.send(refused)));
-    }
-    let mut diagnosis: Option<(Refused, Instant)> = None;
-    while Instant::now() < until {
-        match answers.recv_timeout(CHECK_EVERY) {
-            Ok(answer) => return Outcome::Answer(answer),
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {}
-        }
-        if let Ok(refused) = findings.try_recv() {
-            diagnosis = Some((refused, Instant::now()));
-        }
-        match diagnosis {
-            Some((refused, at)) if at.elapsed() >= DIAGNOSE_GRACE => return Outcome::Diagnosis(refused),
-            _ => {}
-        }
-    }
-    diagnosis.map_or(Outcome::Timeout, |(refused, _)| Outcome::Diagnosis(refused))
 }

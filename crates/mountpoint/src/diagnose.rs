@@ -17,7 +17,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
-/// For each address when the ones before have used up the time.
+/// The time for each address when the ones before have used up theirs.
 const LEAST_PER_ADDRESS: Duration = Duration::from_millis(100);
 
 /// Where the address of a proxy comes from.
@@ -92,7 +92,8 @@ impl Route {
             let message = match proxy {
                 Some(proxy) => format!("the proxy {proxy} cannot be reached ({error}): {CORRECT_PROXY}"),
                 None => format!(
-                    "{host}:{port} cannot be reached ({error}): is the S3 server running, and does the network allow it?"
+                    "{host}:{port} cannot be reached ({error}): check that the S3 server is running and that network \
+                     policies allow the connection"
                 ),
             };
             Some(Refused::new(Code::EndpointUnreachable, message))

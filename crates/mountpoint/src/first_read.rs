@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ETag;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::memory::SMALL_BUFFER;
 
@@ -14,7 +14,7 @@ use crate::memory::SMALL_BUFFER;
 /// sends the next request when more than half of this was read. So this is twice what programs read at random places at
 /// once (256 KiB), and a small part of the library's default (1152 KiB).
 pub(crate) const FIRST_BYTES: usize = 512 * 1024;
-/// As many bytes are counted for each answer.
+/// The memory of each answer is counted as one small buffer.
 const _: () = assert!(FIRST_BYTES <= SMALL_BUFFER);
 /// A program that has not read a file that long after it has opened it may never read it, and must not keep the others' files
 /// from being fetched.
@@ -24,7 +24,7 @@ const SOON: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct FirstReads<A> {
     kept: Mutex<Kept<A>>,
-    /// At most so many, with those that are awaited.
+    /// The most answers that are kept or awaited at a time.
     most: usize,
 }
 
@@ -53,9 +53,9 @@ impl<A> FirstReads<A> {
         Self { kept: Mutex::new(Kept { answers: HashMap::new(), awaited: 0 }), most }
     }
 
-    /// If an object of this length is to be fetched when it is opened, because one request is enough and there is memory for
-    /// the answer. An empty object has no bytes to ask for. No other answer is dropped for it, unless it was not read soon:
-    /// its reader would ask for the same bytes again.
+    /// Room for the answer, if an object of this length is worth fetching when it is opened: it has bytes, one request is
+    /// enough for them, and there is memory for the answer. Another answer is dropped for it only if its reader has not read
+    /// it soon, because that reader would ask for the same bytes again.
     pub(crate) fn room(&self, length: usize, now: Instant) -> Option<Room<'_, A>> {
         if !(1..=FIRST_BYTES).contains(&length) {
             return None;
@@ -74,7 +74,7 @@ impl<A> FirstReads<A> {
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept<A>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     /// The answer for a request of all bytes of this object, if there is one.
@@ -100,7 +100,7 @@ impl<A> Room<'_, A> {
     }
 }
 
-/// Also when there is no answer, or the request was dropped.
+/// Runs also when there is no answer, or when the request was dropped.
 impl<A> Drop for Room<'_, A> {
     fn drop(&mut self) {
         self.0.kept().awaited -= 1;

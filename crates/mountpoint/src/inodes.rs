@@ -1,11 +1,11 @@
-//! The library's inodes under numbers that outlive the process, and watched: what its handles write and read is recorded, and
-//! a file that was written here can be opened again to be continued, whatever else the mount's options allow.
+//! The library's inodes under numbers that outlive the process. What handles write and read is recorded, and a file that was
+//! written here can be opened again to be continued, whatever else the mount's options allow.
 
 mod metablock;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ETag;
@@ -14,6 +14,7 @@ use mountpoint_s3_fs::memory::WriteHandleLimiter;
 use mountpoint_s3_fs::metablock::{
     InodeError, InodeKind, InodeNo, InodeStat, Lookup, Metablock, NewHandle, WriteMode,
 };
+use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
 
 use crate::changes::Changes;
@@ -47,16 +48,16 @@ impl<M: Metablock> Inodes<M> {
     }
 
     fn listed(&self) -> MutexGuard<'_, HashMap<u64, Answered>> {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.listed.lock()
     }
 
-    /// So that the library has nothing to say of a name that is older than [`KNOWN_FOR`], and asks for a page of a listing where
-    /// that costs less.
+    /// Renews what the library knows of a name if that is older than [`KNOWN_FOR`], with a page of a listing where that costs
+    /// less.
     async fn renew(&self, directory: InodeNo, name: &str) -> Result<(), InodeError> {
-        let outdated = || self.outdated.given_out(directory, name, Instant::now());
-        let given_out = outdated();
+        let outdated = || self.outdated.listed_at(directory, name, Instant::now());
+        let listed_at = outdated();
         let listings = self.client.listings();
-        if let Some(due) = listings.and_then(|it| it.due(directory, name, KNOWN_FOR, given_out)) {
+        if let Some(due) = listings.and_then(|it| it.due(directory, name, KNOWN_FOR, listed_at)) {
             let learned = |name: &str, answered: &Answered| {
                 self.note_listed(directory, name, answered);
             };
@@ -64,15 +65,15 @@ impl<M: Metablock> Inodes<M> {
                 tracing::debug!(%error, "cannot list the folder again; names are looked up one by one");
             }
         }
-        if given_out.is_some() && outdated().is_some() {
+        if listed_at.is_some() && outdated().is_some() {
             confirm_name(&self.library, directory, name.as_ref()).await?;
             self.outdated.clear(directory, name);
         }
         Ok(())
     }
 
-    /// The library has learned of a name from the answer to a listing. Returns how long that may be believed, if not as long as
-    /// the library says.
+    /// The library has learned of a name from the answer to a listing. Returns how long that may be believed, if not as long
+    /// as the library says.
     fn note_listed(&self, folder: InodeNo, name: &str, answered: &Answered) -> Option<Duration> {
         let Answer { asked, answered, prefix } = answered.get().filter(|_| self.confirms)?;
         let has_changed = self.changes.is_changed_since(&format!("{prefix}{name}"), asked);
@@ -250,8 +251,8 @@ impl<M: Metablock> Inodes<M> {
         Some(found)
     }
 
-    /// At once: to open a file that waits to be published makes the library do so before it returns, and after a death in
-    /// between, a successor would publish it a second time.
+    /// Records it at once. Opening a file that waits to be published makes the library publish it before the open returns,
+    /// and if this process died in between, a successor would publish it a second time.
     fn note_published(&self, fh: u64, etag: ETag) {
         let file = self.uploads.publish(fh, etag);
         let Some(object) = self.uploads.published(fh) else { return };
@@ -284,7 +285,7 @@ fn entry_of(library: InodeNo, kind: InodeKind, stat: &InodeStat, is_local: bool)
     Entry { library, is_directory: kind == InodeKind::Directory, version, is_local }
 }
 
-/// None if no object stands for the file yet.
+/// `None` if the bucket has no object for the file yet.
 fn read_object(found: &Lookup) -> Option<ReadObject> {
     let InodeStat { etag, size, .. } = found.stat();
     let key = found.s3_location().ok()?.full_key().to_string();
@@ -299,9 +300,9 @@ fn renumbered_handle(handle: NewHandle, ino: InodeNo) -> NewHandle {
     NewHandle { lookup: renumbered(&handle.lookup, ino), ..handle }
 }
 
-/// The kernel asks about a file that it holds, not about a name. If it is gone, "no such file" would be the answer for the root
-/// of a bind mount, too: the kubelet would take the mount of a removed `subPath` for absent, never unmount it, and the pod would
-/// never end. With a stale file, it unmounts, and a program that asks by name looks the name up again.
+/// The kernel asks about a file that it holds, not about a name. If it is gone, "no such file" would be the answer for the
+/// root of a bind mount, too: the kubelet would take the mount of a removed `subPath` for absent, never unmount it, and the
+/// pod would never end. With a stale file, it unmounts, and a program that asks by name looks the name up again.
 fn gone(error: InodeError, ino: InodeNo) -> InodeError {
     match error {
         InodeError::InodeDoesNotExist(_) | InodeError::FileDoesNotExist(..) => stale(ino),

@@ -1,26 +1,28 @@
-//! Which page of a folder's listing a name is on. A program that lists a folder and then opens its files takes longer than the
-//! listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
+//! Which page of a folder's listing a name is on. A program that lists a folder and then opens its files takes longer than
+//! the listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
 //! there is to know about up to a thousand files, where each lookup takes two.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ListObjectsResult;
 use mountpoint_s3_fs::metablock::{AddDirEntryResult, InodeError, Metablock};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::scoped::scoped;
 
-/// Pages that are remembered, at most: those of a hundred thousand files, with some hundred bytes for each page.
+/// At most this many pages are remembered: those of a hundred thousand files, with some hundred bytes for each page.
 const PAGES: usize = 100;
-/// Lookups of names on a page after which a request for all of it costs less: a page takes the server longer than a lookup.
+/// Names found on a page after which a request for all of it costs less than more lookups: a page takes the server longer
+/// than a lookup.
 const WORTH_A_PAGE: usize = 16;
-/// Pages of a folder that lookups alone lead to, at most. Names in a folder of more than ten thousand files are rarely looked
-/// up so close to each other that a page, which is kept for less than a second, serves several of them.
+/// Lookups alone lead to at most this many pages of a folder. Names in a folder of more than ten thousand files are rarely
+/// looked up so close to each other that a page, which is kept for less than a second, serves several of them.
 const PAGES_BY_NAME: usize = 10;
-/// Names on such pages in all folders. The library remembers them, with some hundred bytes for each, as long as their folder,
-/// also those that no program asks for.
+/// At most this many names are on such pages in all folders. The library remembers each with some hundred bytes as long as
+/// its folder, even if no program asks for it.
 const LEARNED: usize = 100_000;
 
 #[derive(Debug, Default)]
@@ -45,16 +47,16 @@ struct Found {
 struct Page {
     /// The library's inode of the folder.
     folder: u64,
-    /// Of the request; none for the first page.
+    /// The continuation token of its request; `None` for the first page.
     token: Option<String>,
-    /// Of the request for the next page; none for the last page.
+    /// The continuation token of the next page; `None` for the last page.
     next: Option<String>,
-    /// Names: those between them are on this page, or do not exist.
+    /// A name between these two is on this page, or does not exist.
     first: String,
     last: String,
     asked: Instant,
-    /// Lookups since then.
-    lookups: usize,
+    /// Lookups that have found a name on it since then.
+    found: usize,
 }
 
 /// A page that is worth a request.
@@ -73,7 +75,7 @@ pub(crate) struct Listed {
     answered: Answered,
 }
 
-/// The answer of which a listing gives out the entries, once there is one.
+/// The answer whose entries a listing returns, once there is one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Answered(Arc<Mutex<Option<Answer>>>);
 
@@ -81,17 +83,17 @@ pub(crate) struct Answered(Arc<Mutex<Option<Answer>>>);
 pub(crate) struct Answer {
     pub(crate) asked: Instant,
     pub(crate) answered: Instant,
-    /// Of the keys.
+    /// The prefix of the keys.
     pub(crate) prefix: Arc<str>,
 }
 
 impl Answered {
     pub(crate) fn get(&self) -> Option<Answer> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.lock().clone()
     }
 
     fn set(&self, answer: Answer) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        *self.0.lock() = Some(answer);
     }
 }
 
@@ -104,7 +106,7 @@ pub(crate) async fn listing<T>(folder: u64, answered: Answered, list: impl Futur
     scoped(&LISTED, &Listed { folder, page: None, answered }, list).await
 }
 
-/// Inside of that, which one.
+/// Inside of [`listing`], the folder.
 pub(crate) fn listed() -> Option<Listed> {
     LISTED.with_borrow(Clone::clone)
 }
@@ -127,7 +129,7 @@ impl Listed {
 
 impl Listings {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn note(
@@ -161,20 +163,20 @@ impl Listings {
         let Some(page) = state.page_of(folder, name) else {
             return state.next_page(folder, kept);
         };
-        page.lookups += 1;
-        let is_worth_it = page.lookups >= WORTH_A_PAGE && page.asked.elapsed() >= kept;
-        if !is_worth_it && outdated.is_none_or(|given_out| page.asked >= given_out) {
+        let is_worth_it = page.found >= WORTH_A_PAGE && page.asked.elapsed() >= kept;
+        if !is_worth_it && outdated.is_none_or(|listed_at| page.asked >= listed_at) {
             return None;
         }
         // Others that look up meanwhile do not ask for it, too.
-        (page.asked, page.lookups) = (Instant::now(), 0);
+        (page.asked, page.found) = (Instant::now(), 0);
         Some(Due { folder, token: page.token.clone() })
     }
 
     /// A lookup has found this name. Programs that create files look up names that do not exist, and gain nothing by a page.
     pub(crate) fn note_found(&self, folder: u64, name: &str, kept: Duration) {
         let state = &mut *self.state();
-        if state.page_of(folder, name).is_some() {
+        if let Some(page) = state.page_of(folder, name) {
+            page.found += 1;
             return;
         }
         if state.found.len() >= PAGES {
@@ -203,10 +205,10 @@ impl State {
         }
         let [token, next] = [token, next].map(|token| token.map(str::to_owned));
         let (first, last) = (first.to_owned(), last.to_owned());
-        self.pages.push_back(Page { folder, token, next, first, last, asked, lookups: 0 });
+        self.pages.push_back(Page { folder, token, next, first, last, asked, found: 0 });
     }
 
-    /// So many names are on a page to which lookups alone have led. A page counts once.
+    /// Lookups alone have led to a page with this many names. A page counts once.
     fn note_learned(&mut self, folder: u64, token: Option<&str>, names: usize) {
         let is_page = |page: &Page| page.folder == folder && page.token.as_deref() == token;
         if !self.pages.iter().any(is_page) {
@@ -219,7 +221,7 @@ impl State {
         of_folder.find(|page| page.first.as_str() <= name && name <= page.last.as_str())
     }
 
-    /// The first page that is not known, if so many of its names were found lately that it is worth a request.
+    /// The first page that is not known, if enough names were found one by one lately to make it worth a request.
     fn next_page(&mut self, folder: u64, kept: Duration) -> Option<Due> {
         let found = self.found.get(&folder)?;
         if found.files < WORTH_A_PAGE || found.since.elapsed() >= kept {

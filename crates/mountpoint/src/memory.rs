@@ -18,7 +18,7 @@ const LEAST_PARTS: usize = 3;
 const LEAST_FOR_BUFFERS: u64 = 24 * MIB;
 /// Of the rest again, for what open files have written so far: half of what the buffers leave.
 const FOR_SPOOLS: u64 = 8;
-/// More would be used by hundreds of writers only, and none of them needs it.
+/// Only hundreds of writers would use more, and none of them needs it.
 const MOST_FOR_SPOOLS: u64 = 64 * MIB;
 /// Bytes of the smallest buffers of the library's pool, in which the answer to a request for as much or less arrives.
 pub(crate) const SMALL_BUFFER: usize = 1024 * 1024;
@@ -54,7 +54,7 @@ fn for_buffers(container: u64) -> u64 {
     (container.saturating_sub(BESIDE_BUFFERS) / whole * part).max(LEAST_FOR_BUFFERS)
 }
 
-/// Bytes of files that are kept while they are open for writing.
+/// How many bytes of files that are open for writing are kept, all together.
 pub(crate) fn for_spools(container: Option<u64>) -> u64 {
     let rest = container.map_or(u64::MAX, |container| container.saturating_sub(BESIDE_BUFFERS));
     (rest / FOR_SPOOLS).min(MOST_FOR_SPOOLS)
@@ -68,7 +68,7 @@ pub(crate) fn for_first_reads(limit: usize, read_part: usize) -> usize {
     (beyond_least / FOR_FIRST_READS / SMALL_BUFFER).min(MOST_FIRST_READS)
 }
 
-/// The smallest one with which the library gives out that much for buffers.
+/// The smallest target with which the library has that much for buffers.
 fn target(for_buffers: u64) -> u64 {
     let target = for_buffers + (for_buffers / 7).max(128 * MIB);
     debug_assert!(
@@ -102,7 +102,7 @@ fn lowest_limit(groups: &str, root: &Path) -> Option<u64> {
             .filter_map(|folder| fs::read_to_string(folder.join(file)).ok()?.trim().parse::<u64>().ok())
             .min()
     });
-    // Version 1 has no word for "no limit", only a number beyond all memory.
+    // Version 1 expresses "no limit" only as a number beyond all memory.
     limits.min().filter(|limit| *limit < 1 << 60)
 }
 

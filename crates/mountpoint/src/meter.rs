@@ -7,12 +7,13 @@ use std::future::{Future, poll_fn};
 use std::io;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use mounter::figures::{Code, FILE, Figures, Operation, uptime};
 use mountpoint_s3_crt::s3::client::RequestMetrics;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// Less than anything scrapes, and so little work that a busy mount does not notice it.
 const WRITE_EVERY: Duration = Duration::from_secs(2);
@@ -37,7 +38,7 @@ struct State {
 
 impl Meter {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
@@ -56,7 +57,7 @@ impl Meter {
             Some(status) => Code::of_status(status),
             None => Code::UNANSWERED,
         };
-        // Canceled before the server saw anything of it.
+        // The server saw nothing of a request that was canceled before it was sent.
         if code == Code::CANCELED && attempt.send_start_timestamp_ns().is_none() {
             return;
         }
@@ -129,7 +130,7 @@ impl Meter {
         thread::Builder::new().name("figures".to_owned()).spawn(report).map(drop)
     }
 
-    /// First what a new process has: nothing, whatever its predecessor left.
+    /// Begins with the figures of a new process, which are zero, whatever its predecessor left.
     fn write_changes(&self, folder: &Path) {
         let mut figures = Self::take(&mut self.state());
         loop {
@@ -137,13 +138,14 @@ impl Meter {
                 tracing::debug!(%error, "cannot write the figures of the mount");
             }
             thread::sleep(WRITE_EVERY);
-            let changed = self.changed.wait_while(self.state(), |state| !state.is_changed);
-            figures = Self::take(&mut changed.unwrap_or_else(PoisonError::into_inner));
+            let mut state = self.state();
+            self.changed.wait_while(&mut state, |state| !state.is_changed);
+            figures = Self::take(&mut state);
         }
     }
 }
 
-/// As a whole: the node may read at any time.
+/// Replaces the file as a whole, because the node may read at any time.
 fn write(folder: &Path, figures: &Figures) -> io::Result<()> {
     let new = folder.join(format!("{FILE}.new"));
     fs::write(&new, figures.to_bytes())?;

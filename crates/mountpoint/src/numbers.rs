@@ -4,7 +4,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::journal::{Access, Journal, Known, Node, Nodes, Record, Version};
 
@@ -15,7 +17,7 @@ pub(crate) struct Numbers {
     journal: Arc<Journal>,
     /// Added to the library's numbers.
     base: u64,
-    /// Inherited files that are open for writing. They stay what they are, whatever another client does to the object.
+    /// Inherited files that are open for writing. They keep their numbers, whatever another client does to the object.
     written: HashSet<u64>,
     state: Mutex<State>,
 }
@@ -34,7 +36,7 @@ struct State {
 
 struct Found {
     library: u64,
-    /// How often the library was asked, and expects to be asked to forget.
+    /// How often this process has looked it up in the library, which expects to be asked to forget it as often.
     lookups: u64,
 }
 
@@ -66,7 +68,7 @@ impl Numbers {
             return Self { journal, base: 0, written: HashSet::new(), state: Mutex::default() };
         };
         let mut inherited = known.nodes.clone();
-        // What was acknowledged of a new file is lost: it must not come back as an empty one.
+        // A new file of which acknowledged bytes are lost must not come back as an empty one.
         for handle in known.handles.values() {
             let lost = handle.unspooled && handle.published.is_none();
             let is_local = inherited.get(handle.open.ino).is_some_and(|node| node.is_local);
@@ -81,7 +83,7 @@ impl Numbers {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn meaning(&self, ino: u64) -> Meaning {
@@ -143,7 +145,7 @@ impl Numbers {
         Some(replaced)
     }
 
-    /// The kernel is about to get the entry by this number. Recorded with the next commit.
+    /// Returns the number by which the kernel is about to get the entry. The next commit records it.
     pub(crate) fn record_lookup(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
         let mut state = self.state();
         if let Some(ino) = self.inherited(&mut state, parent, name, entry) {
@@ -216,6 +218,13 @@ impl Numbers {
     /// The number of an inherited file or folder by its name.
     pub(crate) fn named(&self, parent: u64, name: &OsStr) -> Option<u64> {
         self.state().inherited.named(parent, name.to_str()?)
+    }
+
+    /// Whether a predecessor has created the file or folder, and the bucket did not have it yet.
+    pub(crate) fn is_local(&self, parent: u64, name: &OsStr) -> bool {
+        let state = self.state();
+        let named = name.to_str().and_then(|name| state.inherited.named(parent, name));
+        named.and_then(|ino| state.inherited.get(ino)).is_some_and(|node| node.is_local)
     }
 
     /// What the library has to forget: an inode, and how often.

@@ -1,26 +1,28 @@
-//! What is known of a file is known for less than a second. The library counts from when it gives out an entry of a listing, but
-//! a program may take its time to read the listing, or write the file meanwhile: those names are noted here.
+//! What is known of a file is used for less than a second. The library counts from when it returns an entry of a listing. If
+//! a program reads the listing slowly, or writes the file meanwhile, the entry is outdated earlier: such names are noted
+//! here.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// What a lookup or a listing says about a file is kept this long, so that programs which list files and then open them
 /// make one request for each file. Together with the request itself it is less than the second within which changes by other
 /// clients become visible.
 pub(crate) const KNOWN_FOR: Duration = Duration::from_millis(900);
-/// What is given out this soon is not worth a note: kept for that long again, it becomes a second old.
-const GIVEN_OUT_SOON: Duration = Duration::from_millis(100);
+/// An entry that is returned this soon after the answer is not noted. When the library drops it, it is a second old at most.
+const LISTED_SOON: Duration = Duration::from_millis(100);
 
-/// By folder, which is the library's inode, and name.
+/// By folder, which is the library's inode, and by name.
 #[derive(Debug, Default)]
 pub(crate) struct Outdated(Mutex<HashMap<(u64, String), Noted>>);
 
 #[derive(Debug)]
 struct Noted {
-    /// When the listing has given it out.
+    /// When the listing returned the entry.
     at: Instant,
-    /// From when on it is outdated. The library keeps it for [`KNOWN_FOR`].
+    /// When it becomes outdated. The library keeps it for [`KNOWN_FOR`].
     outdated_from: Instant,
 }
 
@@ -32,11 +34,11 @@ impl Noted {
 
 impl Outdated {
     fn names(&self) -> MutexGuard<'_, HashMap<(u64, String), Noted>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
-    /// A listing gives out an entry that the server has answered then, and that was changed here since or not. Returns how long
-    /// it may be believed.
+    /// A listing returns an entry from an answer of the server at `answered`. `has_changed` says whether this mount has
+    /// changed the file since. Returns how long the entry may be believed.
     pub(crate) fn note(
         &self,
         folder: u64,
@@ -47,7 +49,7 @@ impl Outdated {
     ) -> Duration {
         let age = now.duration_since(answered);
         let left = if has_changed { Duration::ZERO } else { KNOWN_FOR.saturating_sub(age) };
-        if has_changed || age > GIVEN_OUT_SOON {
+        if has_changed || age > LISTED_SOON {
             let noted = Noted { at: now, outdated_from: now + left };
             self.names().insert((folder, name.to_owned()), noted);
         } else {
@@ -56,8 +58,8 @@ impl Outdated {
         left
     }
 
-    /// When a listing has given out what the library keeps of this name, if that is outdated.
-    pub(crate) fn given_out(&self, folder: u64, name: &str, now: Instant) -> Option<Instant> {
+    /// If the entry that the library keeps of this name is outdated, when a listing returned it.
+    pub(crate) fn listed_at(&self, folder: u64, name: &str, now: Instant) -> Option<Instant> {
         let names = self.names();
         if names.is_empty() {
             return None;
@@ -66,7 +68,7 @@ impl Outdated {
         (noted.outdated_from <= now && noted.is_kept(now)).then_some(noted.at)
     }
 
-    /// The library knows better now.
+    /// The library has a newer entry now.
     pub(crate) fn clear(&self, folder: u64, name: &str) {
         let mut names = self.names();
         if !names.is_empty() {
@@ -74,7 +76,7 @@ impl Outdated {
         }
     }
 
-    /// What the library does not keep any more.
+    /// Forgets names that the library does not keep any more.
     pub(crate) fn forget(&self, now: Instant) {
         self.names().retain(|_, noted| noted.is_kept(now));
     }
@@ -95,11 +97,11 @@ mod tests {
             (890, 400, 0)
         );
         assert_eq!(left("written since", true, 10), 0);
-        let is_outdated = |name, at| outdated.given_out(1, name, after(at)).is_some();
+        let is_outdated = |name, at| outdated.listed_at(1, name, after(at)).is_some();
         assert!(!is_outdated("soon", 905), "it is not kept any more when it is a second old");
         assert!(!is_outdated("late", 899) && is_outdated("late", 900) && !is_outdated("late", 1400));
         assert!(is_outdated("old", 5000) && is_outdated("written since", 10));
-        assert_eq!(outdated.given_out(2, "old", after(5000)), None, "in another folder");
+        assert_eq!(outdated.listed_at(2, "old", after(5000)), None, "in another folder");
         outdated.forget(after(5000));
         assert_eq!(outdated.names().len(), 1);
         outdated.clear(1, "old");

@@ -32,13 +32,13 @@ use crate::telemetry::Telemetry;
 /// How often unused buffers are returned to the system.
 const RETURN_BUFFERS_EVERY: Duration = Duration::from_mins(1);
 
-/// That a name does not exist: the kernel asks twice when it creates a file, within less than a millisecond. Longer than that
+/// How long a name is known not to exist. The kernel asks twice within a millisecond when it creates a file. A longer time
 /// would hide files that others create.
 const KNOWN_TO_BE_MISSING_FOR: Duration = Duration::from_millis(2);
 
 pub(crate) struct Prepared {
     pub(crate) front: Front,
-    /// If the mount is to survive this process.
+    /// Set if the mount must survive this process.
     pub(crate) survival: Option<Survival>,
     pub(crate) finish: Finish,
     /// Removed when the session has ended.
@@ -89,7 +89,7 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let telemetry = Arc::new(Telemetry { server_timeout: Arc::clone(&timeout), unfinished_uploads });
     let found_in = known.map(|known| known.begin.region.as_str());
     let Connected { client, first, personality, region, aborting } =
-        connect(options, &path, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
+        connect(options, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
     refuse_append(options, &path, personality)?;
     if let Some(known) = known.filter(|known| !known.uploads.is_empty()) {
         aborting.begin(known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
@@ -152,8 +152,8 @@ fn refuse_append(options: &Options, path: &S3Path, personality: S3Personality) -
     Ok(())
 }
 
-/// For files that other clients may change at any time. Opening a file confirms what is known about it; everything else, such
-/// as `stat`, may be this old.
+/// The cache for files that other clients may change at any time. Opening a file confirms what is known about it; the answers
+/// to everything else, such as `stat`, may be this old.
 fn brief_cache() -> CacheConfig {
     CacheConfig {
         serve_lookup_from_cache: true,

@@ -3,6 +3,7 @@
 mod answer;
 
 use exchange::ExchangeError;
+use mounter::deadlines::S3_ANSWER;
 use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error::{ListObjectsError, ObjectClientError};
@@ -39,11 +40,12 @@ pub(crate) fn of_listing(error: &ListError, requested: &RequestedBucket) -> Refu
         ObjectClientError::ClientError(S3RequestError::CrtError(error)) => {
             unconnected(&error.to_string(), requested)
         }
-        // Without the library's words, which repeat the answer.
+        // The library's own words are left out, because they repeat the answer.
         ObjectClientError::ClientError(S3RequestError::InternalError(_)) => refused(
             Code::Rejected,
             format!(
-                "{} answered the first listing of bucket `{bucket}` with something else than a listing: is it an S3 server?",
+                "{} answered the first listing of bucket `{bucket}` with something else than a listing: check that it is an S3 \
+                 server",
                 requested.server()
             ),
         ),
@@ -60,21 +62,36 @@ pub(crate) fn of_listing(error: &ListError, requested: &RequestedBucket) -> Refu
     }
 }
 
+/// The first listing was not answered in time, and a diagnosis has found nothing.
+pub(crate) fn of_silence(requested: &RequestedBucket) -> Refused {
+    let (server, limit) = (requested.server(), S3_ANSWER.as_secs());
+    let remedy = match requested.proxy {
+        Some(_) => "check that the proxy allows the connection and that the server is not overloaded",
+        None => "check that it is not overloaded",
+    };
+    let message = format!(
+        "{server} did not answer within {limit} s, or only with temporary errors such as 503: {remedy}"
+    );
+    Refused::new(Code::TimedOut, message)
+}
+
 /// Without an answer the S3 client reports the failed step by the names of its C libraries.
 fn unconnected(error: &str, requested: &RequestedBucket) -> Refused {
     let server = requested.server();
     // A name or an address that fails is then the proxy's.
     let or_proxy = |remedy| if requested.proxy.is_some() { CORRECT_PROXY } else { remedy };
     let (code, remedy) = if error.contains("AWS_ERROR_HTTP_PROXY_") {
-        (Code::EndpointUnreachable, "does the proxy allow it?")
+        (Code::EndpointUnreachable, "check that the proxy allows the connection")
     } else if error.contains("AWS_IO_DNS_") {
         (Code::UnknownHost, or_proxy("correct the endpoint, or the cluster's DNS"))
     } else if error.contains("AWS_IO_TLS_") {
         (Code::UntrustedCertificate, "give its authority's certificate to the driver (tls.caCertConfigMap)")
     } else if error.contains("AWS_IO_SOCKET_") {
-        (Code::EndpointUnreachable, or_proxy("is it running, and does the network allow it?"))
+        let remedy = "check that it is running and that network policies allow the connection";
+        (Code::EndpointUnreachable, or_proxy(remedy))
     } else if error.contains("AWS_ERROR_HTTP_") {
-        (Code::EndpointUnreachable, "is it an S3 server, and does it expect http or https?")
+        let remedy = "check that it is an S3 server and that its URL has the right scheme, http or https";
+        (Code::EndpointUnreachable, remedy)
     } else {
         (Code::Failed, "see the log of the Mountpoint Pod")
     };
@@ -225,7 +242,11 @@ mod tests {
 
     #[test]
     fn a_failed_connection_is_reported_by_its_step() {
-        let code = |error: &str| unconnected(error, &requested()).code;
+        let code = |error: &str| {
+            let refused = unconnected(error, &requested());
+            assert!(!refused.message.contains('?'), "{refused}");
+            refused.code
+        };
         assert_eq!(code("aws-c-io: AWS_IO_DNS_QUERY_FAILED, …"), Code::UnknownHost);
         assert_eq!(code("aws-c-io: AWS_IO_TLS_ERROR_NEGOTIATION_FAILURE, …"), Code::UntrustedCertificate);
         assert_eq!(code("aws-c-io: AWS_IO_SOCKET_CONNECTION_REFUSED, …"), Code::EndpointUnreachable);

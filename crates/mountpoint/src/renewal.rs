@@ -19,8 +19,8 @@ const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// How often the clock is read: it may be set while this process sleeps.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Renews keys for as long as their owner lives. `renew` returns when the new ones expire. `folder` is the one shared with the
-/// node, `identity` says whose keys they are.
+/// Renews keys for as long as their owner lives. `renew` returns when the new ones expire. `folder` is the one shared with
+/// the node, `identity` says whose keys they are.
 pub(crate) fn keep_renewed<T, E: Display>(
     owner: &Weak<T>,
     mut expires: SystemTime,
@@ -28,7 +28,7 @@ pub(crate) fn keep_renewed<T, E: Display>(
     folder: &Path,
     renew: impl Fn(&T) -> Result<SystemTime, E>,
 ) {
-    // An earlier process may have left it.
+    // An earlier process may have left the file.
     report(folder, None);
     METER.keys_expire(expires);
     let mut renewal = Renewal::of_keys(SystemTime::now(), expires);
@@ -57,7 +57,7 @@ pub(crate) fn keep_renewed<T, E: Display>(
     }
 }
 
-/// By renaming, so that the node never sees half of it.
+/// Replaces the file by renaming, so that the node never sees half of it.
 fn report(folder: &Path, failure: Option<&str>) {
     let file = folder.join(EXPIRED);
     let Some(why) = failure else {

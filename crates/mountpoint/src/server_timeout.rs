@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error::ObjectClientError;
 use mountpoint_s3_client::types::ObjectClientResult;
 use mountpoint_s3_crt::s3::client::RequestMetrics;
+use parking_lot::{Condvar, Mutex};
 use thiserror::Error;
 
 /// What the S3 client returns for a request.
@@ -64,10 +65,6 @@ pub(crate) struct ServerTimeout {
     next: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl ServerTimeout {
     pub(crate) fn new(limit: Duration) -> std::io::Result<Arc<Self>> {
         let timeout = Arc::new(Self {
@@ -85,10 +82,9 @@ impl ServerTimeout {
     /// Wakes everything that waits, because nothing else does when the server sends nothing.
     fn tick(&self) {
         loop {
-            let waits = lock(&self.waits);
-            drop(self.waited_for.wait_while(waits, |waits| waits.is_empty()));
+            self.waited_for.wait_while(&mut self.waits.lock(), |waits| waits.is_empty());
             thread::sleep(CHECK_EVERY);
-            let waits = std::mem::take(&mut *lock(&self.waits));
+            let waits = std::mem::take(&mut *self.waits.lock());
             waits.into_values().for_each(Waker::wake);
         }
     }
@@ -128,7 +124,7 @@ impl ServerTimeout {
         }
         // A response that breaks off has a status, too.
         let answered = attempt.status_code().is_some_and(|status| status >= 300 || !attempt.error().is_err());
-        let mut activity = lock(&self.activity);
+        let mut activity = self.activity.lock();
         if !answered {
             activity.unanswered = Some(Instant::now());
             return;
@@ -157,7 +153,7 @@ impl<'a> Wait<'a> {
     /// Ready if the server has timed out; otherwise the context is woken again to check.
     fn check(&self, context: &Context<'_>) -> Poll<ServerTimedOut> {
         let ServerTimeout { limit, activity, waits, waited_for, .. } = self.timeout;
-        let mut activity = lock(activity);
+        let mut activity = activity.lock();
         if activity.has_timed_out(self.awaited, self.since, Instant::now(), *limit) {
             if !std::mem::replace(&mut activity.reported, true) {
                 tracing::warn!(seconds = limit.as_secs(), "the S3 server is not responding; requests fail");
@@ -165,7 +161,7 @@ impl<'a> Wait<'a> {
             return Poll::Ready(ServerTimedOut(*limit));
         }
         drop(activity);
-        lock(waits).insert(self.number, context.waker().clone());
+        waits.lock().insert(self.number, context.waker().clone());
         waited_for.notify_one();
         Poll::Pending
     }
@@ -173,7 +169,7 @@ impl<'a> Wait<'a> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        lock(&self.timeout.waits).remove(&self.number);
+        self.timeout.waits.lock().remove(&self.number);
     }
 }
 
@@ -226,6 +222,6 @@ mod tests {
         let error = block_on(timeout.limit_request(Awaited::Answer, never)).unwrap_err();
         let ObjectClientError::ClientError(S3RequestError::InternalError(error)) = error else { panic!() };
         assert!(error.to_string().contains("`server-timeout`"), "{error}");
-        assert!(lock(&timeout.waits).is_empty());
+        assert!(timeout.waits.lock().is_empty());
     }
 }

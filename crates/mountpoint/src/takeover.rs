@@ -13,11 +13,11 @@ use rustix::stdio::dup2_stdin;
 use crate::journal::Begin;
 use crate::prepare::Survival;
 
-/// More than the kernel's first request, and as much as it may ask for at least.
+/// Bytes to read the kernel's first request into. The kernel refuses a buffer that its largest request would not fit in.
 const FIRST_REQUEST: usize = 1024 * 1024;
-/// Of the session to it, in bytes.
+/// Bytes for the session's answer to that request, which is far shorter.
 const LONGEST_ANSWER: usize = 4096;
-/// In bytes: length, kind, number, inode, user, group, process.
+/// Bytes before what is special to a request: length, kind, number, inode, user, group, process.
 const REQUEST_HEADER: usize = 40;
 const INIT: u32 = 26;
 /// In the kernel's first request: after the header come major, minor, read-ahead, and flags in two words.

@@ -1,11 +1,11 @@
-//! What has to be known about uploads and the library does not return: which of its handles write, which object an upload has
-//! become, and which object the next upload continues.
+//! What the library does not say about its uploads: which of its handles write, which object an upload has become, and which
+//! object the next upload continues.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use mountpoint_s3_client::types::ETag;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::journal::{PublishedObject, Record, Version};
 use crate::scoped::scoped;
@@ -19,7 +19,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// So many bytes of an open file are this object.
+    /// The record that the first `length` bytes of an open file are this object.
     pub(crate) fn record(&self, file: u64, length: u64) -> Record {
         let (bucket, key) = (self.bucket.clone(), self.key.clone());
         Record::Published(file, PublishedObject { bucket, key, etag: self.etag.as_str().to_owned(), length })
@@ -73,7 +73,7 @@ struct Writer {
 
 impl Uploads {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     pub(crate) fn begin(
@@ -86,7 +86,7 @@ impl Uploads {
         replaces: Version,
     ) {
         let mut state = self.state();
-        // Of an upload that failed before it began.
+        // An upload that failed before it began may have left its condition.
         state.conditions.remove(key);
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let writer = Writer { ino, bucket, key, creates, replaces, etag: None, file: None };
@@ -134,7 +134,7 @@ impl Uploads {
         self.state().writers.values().filter(unpublished).any(in_this_way)
     }
 
-    /// The upload has the bytes of this open file, so many.
+    /// The upload has the first `length` bytes of this open file.
     pub(crate) fn has_bytes_of(&self, handle: u64, file: u64, length: u64) {
         if let Some(writer) = self.state().writers.get_mut(&handle) {
             writer.file = Some((file, length));
@@ -165,7 +165,7 @@ impl Uploads {
         self.state().writers.remove(&handle);
     }
 
-    /// The object that this upload must replace, asked once for each upload.
+    /// The object that the upload to this key must replace. Returned once for each upload.
     pub(crate) fn condition(&self, key: &str) -> Option<ETag> {
         self.state().conditions.remove(key)
     }
@@ -231,7 +231,7 @@ pub(crate) async fn again<T>(why: &Again, open: impl Future<Output = T>) -> T {
     scoped(&AGAIN, why, open).await
 }
 
-/// Inside of [`again`], why.
+/// Inside of [`again`], why the file is opened again.
 pub(crate) fn opened_again() -> Option<Again> {
     AGAIN.with_borrow(Clone::clone)
 }

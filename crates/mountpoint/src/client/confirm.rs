@@ -28,7 +28,7 @@ impl Confirm for Client {
                 room.keep(handle, key, etag, end, answer);
                 true
             }
-            // Whatever it is: the library asks, too, and knows how to report it.
+            // The library asks again, and knows how to report the error.
             Err(_) => false,
         }
     }

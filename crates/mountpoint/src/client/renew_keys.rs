@@ -1,12 +1,11 @@
 //! The keys of the client when their file changes, or before they expire.
 
-use std::sync::PoisonError;
 use std::time::{Duration, Instant, SystemTime};
 
 use super::{ClientError, Inner, Seen};
 use crate::credentials::{KeysError, Stamp};
 
-/// Between attempts to read a file that could not be read. Checked with every request, so it must not be read each time.
+/// Between attempts to read a file that could not be read. Without it, every request would try.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl Inner {
@@ -14,9 +13,9 @@ impl Inner {
     pub(super) fn replace_keys(&self) -> Result<SystemTime, ClientError> {
         let keys = self.recipe.source.keys()?;
         let client = self.recipe.make(keys.as_ref())?;
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
+        *self.current.write() = client;
         let expires = keys.as_ref().and_then(|keys| keys.expires).unwrap_or_else(SystemTime::now);
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).keys = keys;
+        self.seen.lock().keys = keys;
         tracing::info!("temporary keys renewed");
         Ok(expires)
     }
@@ -32,7 +31,7 @@ impl Inner {
             Ok((keys, client)) => {
                 *seen = Seen::new(newest, keys);
                 if let Some(client) = client {
-                    *self.current.write().unwrap_or_else(PoisonError::into_inner) = client;
+                    *self.current.write() = client;
                     tracing::info!("credentials changed");
                 }
             }

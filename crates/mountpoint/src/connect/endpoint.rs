@@ -70,7 +70,7 @@ fn parse(url: &str) -> Result<Uri, Refused> {
     Uri::new_from_str(&Allocator::default(), url).map_err(|_| bad("it must be a URL"))
 }
 
-/// The reason is that of Amazon's rules for addresses.
+/// `reason` comes from Amazon's rules for addresses.
 fn without_address(options: &Options, bucket: &str, region: &str, reason: &str) -> Refused {
     let (code, cause, remedy) = match (options.transfer_acceleration, options.dual_stack) {
         (true, dual_stack) => (

@@ -1,5 +1,5 @@
-//! Changes of a file's attributes. Objects have none, so that only those succeed that change nothing, unless the mount's
-//! options say that they are to be ignored.
+//! Changes of a file's attributes. Objects have no attributes, so a request succeeds only if it changes nothing, or if the
+//! mount's options say that such changes are ignored.
 
 use fuser::{FileAttr, TimeOrNow};
 use time::OffsetDateTime;

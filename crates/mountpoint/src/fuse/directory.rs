@@ -20,8 +20,8 @@ pub(super) struct Directory {
 
 struct State {
     listing: Listing,
-    /// From where the kernel may continue, after each entry of the last answer and before the first: it asks once more for
-    /// what the program had no room for.
+    /// The places from which the kernel may continue: before the first entry of the last answer, and after each of them. It
+    /// asks again for entries that the program had no room for.
     places: Vec<Place>,
     /// Entries that the kernel had been given by a predecessor.
     given: HashSet<OsString>,
@@ -75,7 +75,7 @@ impl Directory {
         let mut state = self.state.lock().await;
         let library = self.open(storage, &mut state, offset).await?;
         if offset == 0 {
-            // From the beginning again, which is a new listing for the library, too.
+            // The kernel begins again, and the library has to begin a new listing.
             state.places = vec![Place { kernel: 0, library: 0 }];
             state.given.clear();
         }
@@ -103,7 +103,7 @@ impl Directory {
             Listing::Open(library) => return Ok(*library),
             Listing::Inherited(given) => given,
         };
-        // What was added to an answer that the kernel did not get is not given.
+        // The kernel did not get this answer, so its entries were not given.
         let given = given.iter().take(usize::try_from(offset).unwrap_or(0)).map(OsString::from).collect();
         let library = storage.files.opendir(self.ino, self.flags).await?.fh;
         let places = vec![Place { kernel: offset, library: 0 }];

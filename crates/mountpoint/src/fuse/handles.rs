@@ -2,8 +2,10 @@
 //! continued and when another mount process takes over.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+
+use parking_lot::RwLock;
 
 use super::directory::Directory;
 use super::failure::Failure;
@@ -29,12 +31,12 @@ pub(super) struct Handles {
 
 struct Opened {
     handle: Handle,
-    /// Of the request.
+    /// The number of the request that opened it.
     unique: u64,
 }
 
 impl Handles {
-    /// With numbers above those that were used before.
+    /// New numbers will be above those that were used before.
     pub(super) fn after(last: u64) -> Self {
         Self { last: AtomicU64::new(last), open: RwLock::default() }
     }
@@ -45,23 +47,23 @@ impl Handles {
 
     pub(super) fn insert(&self, number: u64, unique: u64, handle: Handle) {
         let opened = Opened { handle, unique };
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(number, opened);
+        self.open.write().insert(number, opened);
     }
 
     pub(super) fn get(&self, number: u64) -> Result<Handle, Failure> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.get(&number).map(|opened| opened.handle.clone()).ok_or(Failure::BadHandle)
     }
 
     /// What the request has opened already: the mount process that did it died before the kernel got the answer.
     pub(super) fn opened_by(&self, unique: u64) -> Option<u64> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         open.iter().find(|(_, opened)| opened.unique == unique).map(|(number, _)| *number)
     }
 
-    /// Those who have the file open for writing.
+    /// All writers of the file.
     pub(super) fn writers(&self, ino: u64) -> Vec<Arc<Writer>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        let open = self.open.read();
         let writers = open.values().filter_map(|opened| match &opened.handle {
             Handle::Writer(writer) if writer.ino == ino => Some(Arc::clone(writer)),
             _ => None,
@@ -70,7 +72,7 @@ impl Handles {
     }
 
     pub(super) fn remove(&self, number: u64) -> Result<Handle, Failure> {
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.write();
         open.remove(&number).map(|opened| opened.handle).ok_or(Failure::BadHandle)
     }
 }

@@ -1,5 +1,6 @@
-//! What a mount process that died had open, until this one has opened it again: when it is used, or when it matters to others.
-//! The library has to know of it to say who else may use a file, and how large a file is that is being written.
+//! What a mount process that died had open and this one has not opened again yet. It does so when a file is used, or when it
+//! matters to other programs: the library has to know of it to decide who may use a file, and to say how large a file is that
+//! is being written.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -14,7 +15,8 @@ use super::handles::{Handle, Handles};
 use super::storage::Storage;
 use crate::journal::Known;
 
-/// Files that are opened again at the same time while no request waits for them: requests need connections, too.
+/// How many files are opened again at the same time while no request waits for them. Few, because requests need connections,
+/// too.
 const AT_ONCE: usize = 8;
 
 #[derive(Default)]
@@ -77,7 +79,8 @@ impl Inherited {
         }
     }
 
-    /// A request waits for these and no others: the server may be silent about one file, or be slow to take it again.
+    /// A request waits only for the files that it is about, because the server may be silent about another one or slow to
+    /// take it.
     pub(super) async fn reopen_writers(&self, storage: &Storage, handles: &Handles, which: Which<'_>) {
         if self.has_writers() {
             let concerned = self.written.iter().filter(|written| which.has(written));
@@ -85,7 +88,7 @@ impl Inherited {
         }
     }
 
-    /// While no request waits for them.
+    /// Called while no request waits for them.
     pub(super) async fn reopen_all_writers(&self, storage: &Storage, handles: &Handles) {
         let all = self.written.iter().map(|written| self.reopen(storage, handles, written));
         stream::iter(all).buffer_unordered(AT_ONCE).collect::<()>().await;

@@ -25,7 +25,7 @@ use super::writer::Writer;
 use crate::journal::{Access, Known, Open, Record};
 use crate::uploads::ReadObject;
 
-/// Between looks whether a write is under way.
+/// How often to check whether a write is still under way.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 pub(crate) struct OpenFiles {
@@ -39,7 +39,7 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// With what was open when a predecessor died.
+    /// Begins with what was open when a predecessor died.
     pub(crate) fn new(storage: Storage, known: Option<&Known>, appends: bool) -> Self {
         let handles = Handles::after(known.map_or(0, |known| known.highest_handle));
         let (mut inherited, mut writers) = (Inherited::default(), Vec::new());
@@ -69,7 +69,8 @@ impl OpenFiles {
         Self { storage, handles, appends, inherited, writes: RwLock::new(()) }
     }
 
-    /// Also what no program asks for: the library must know of it when it decides about others. No request waits for this.
+    /// Opens every file again that a predecessor was writing, even if no program asks for it, because the library must know
+    /// of it when it decides about other programs. No request waits for this.
     pub(crate) fn reopen_in_background(self: Arc<Self>) -> io::Result<()> {
         if !self.inherited.has_writers() {
             return Ok(());
@@ -81,7 +82,7 @@ impl OpenFiles {
     /// From now on, all writes wait; `None` if some that were under way did not end in time.
     pub(crate) fn pause_writes(&self, within: Duration) -> Option<RwLockWriteGuard<'_, ()>> {
         let until = Instant::now() + within;
-        // Polled once, it comes before writes that begin later.
+        // Once it was polled, writes that begin later wait for it.
         let mut pause = pin!(self.writes.write());
         loop {
             match pause.as_mut().now_or_never() {
@@ -91,13 +92,13 @@ impl OpenFiles {
         }
     }
 
-    /// What a predecessor had opened for writing and a request is about, which the library has to know before it tells anyone
-    /// the size of a file, which is that of what was written.
+    /// Opens those files again that a predecessor was writing and that a request is about. The library has to know of them
+    /// before it says how large they are.
     pub(super) async fn reopen_writers(&self, which: Which<'_>) {
         self.inherited.reopen_writers(&self.storage, &self.handles, which).await;
     }
 
-    /// The library decides who else may use a file, and for that has to know who has it open.
+    /// Opens the file again for all that had it open, because the library decides by that who else may use it.
     async fn reopen(&self, ino: u64) {
         self.reopen_writers(Which::File(ino)).await;
         self.inherited.reopen_readers(&self.storage, &self.handles, ino).await;
@@ -138,8 +139,7 @@ impl OpenFiles {
         }
         let flags_of_open = OpenFlags::from(flags);
         if flags_of_open.intersects(OpenFlags::O_WRONLY | OpenFlags::O_RDWR) {
-            // The number of writers is limited: those that have written already must not be the ones without
-            // memory.
+            // The number of writers is limited by memory, and those that have written already come first.
             self.reopen_writers(Which::All).await;
         }
         self.reopen(ino).await;
@@ -252,10 +252,10 @@ impl OpenFiles {
         released
     }
 
-    /// Not before its last upload has ended: a successor would not complete it. And before its spool goes: a successor would
-    /// take it for a file that nothing was written to.
+    /// Called when the last upload has ended, because a successor does not complete the upload of a file that is not open.
+    /// The record comes before the spool goes: otherwise a successor would find a file that nothing was written to.
     fn forget(&self, fh: u64) {
-        // Of all who may release it only one has.
+        // If it was released twice at the same time, only one finds it.
         if let Ok(handle) = self.handles.remove(fh) {
             self.storage.journal.record(&Record::Closed(fh));
             drop(handle);
@@ -271,7 +271,7 @@ impl OpenFiles {
         if let Some(opened) = self.opened_before(origin, 0) {
             return Ok(opened);
         }
-        // The library keeps what it knows of the new files in a directory when that is opened, with their sizes.
+        // When a directory is opened, the library notes its new files with their sizes.
         self.reopen_writers(Which::In(ino)).await;
         let opened = self.storage.files.opendir(ino, flags).await?;
         let number = self.handles.next_number();

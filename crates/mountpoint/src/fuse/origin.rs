@@ -1,33 +1,61 @@
 //! Where a request comes from: a program, or the death of the mount process that was handling it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ffi::OsStr;
+use std::sync::Arc;
 
 use fuser::Request;
-use mountpoint_s3_fs::fs::{Error, ToErrno as _};
+use mountpoint_s3_fs::fs::{Entry, Error, ToErrno as _};
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::failure::Failure;
+use super::storage::Storage;
 use crate::journal::{Journal, Record};
 
 /// Set in the number of a request that the kernel sends again.
 const REPEATED: u64 = 1 << 63;
-/// Deaths of mount processes after which a request is refused: it may be what they died of. Others that were under way each
-/// time are refused with it, so that it must not be the first death.
+/// Deaths of mount processes after which a request is refused, because they may have died of it. Other requests that were
+/// under way each time are refused, too, so one death is not enough.
 const MOST_DEATHS: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     /// The number of the request, the same each time.
     pub(super) unique: u64,
-    /// A mount process died with it, which may have done it or a part of it.
+    /// A mount process died before it answered the request, and may have carried out all or a part of it.
     pub(super) is_repeated: bool,
 }
 
 impl Origin {
-    /// Whether a request failed because it had been carried out before.
-    pub(super) fn has_done(self, error: &Error, with: Errno) -> bool {
+    /// Whether a request failed as it does when a predecessor has carried it out.
+    pub(super) fn is_perhaps_done(self, error: &Error, with: Errno) -> bool {
         self.is_repeated && error.to_errno() == with.raw_os_error()
+    }
+
+    /// The result of a request to create a name. One that exists is the program's own only if the journal says so: otherwise
+    /// a program would take the lock file of another client for its own.
+    pub(super) async fn created(
+        self,
+        created: Result<Entry, Error>,
+        Storage { files, numbers, .. }: &Storage,
+        parent: u64,
+        name: &OsStr,
+    ) -> Result<Entry, Error> {
+        match created {
+            Err(error) if self.is_perhaps_done(&error, Errno::EXIST) && numbers.is_local(parent, name) => {
+                files.lookup(parent, name).await
+            }
+            created => created,
+        }
+    }
+
+    /// The result of a request to remove a name. It does not matter who has removed it.
+    pub(super) fn removed(self, removed: Result<(), Error>) -> Result<(), Failure> {
+        match removed {
+            Err(error) if self.is_perhaps_done(&error, Errno::NOENT) => Ok(()),
+            removed => Ok(removed?),
+        }
     }
 }
 
@@ -49,7 +77,7 @@ impl Repetitions {
     fn admit_number(&self, number: u64) -> Result<Origin, Failure> {
         let origin = Origin { unique: number & !REPEATED, is_repeated: number & REPEATED != 0 };
         if origin.is_repeated {
-            let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut times = self.times.lock();
             let deaths = times.entry(origin.unique).or_default();
             *deaths += 1;
             if *deaths > MOST_DEATHS {

@@ -1,8 +1,8 @@
-//! How a program reads a file, and so how much to fetch. The library fetches ahead, more and more, as a program needs it that
-//! reads on. One that reads here and there would wait for bytes that it does not use.
+//! How a program reads a file, which decides how much to fetch. The library fetches more and more ahead, which helps a
+//! program that reads on. A program that reads at random places would wait for bytes that it does not use.
 
-/// Bytes between the end of a read and the next one that continues it. The kernel reads ahead with several requests at a time,
-/// which arrive in any order.
+/// A read this many bytes after the end of the last one still continues it, because the kernel reads ahead with several
+/// requests at a time, which arrive in any order.
 const NEAR: u64 = 1024 * 1024;
 
 #[derive(Debug, Default)]

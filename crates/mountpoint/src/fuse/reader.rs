@@ -1,7 +1,7 @@
 //! A file that is open for reading. It is one version of an object, whichever mount process serves it.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{OnceLock, PoisonError};
 
 use bytes::Bytes;
 use futures::lock::Mutex;
@@ -27,7 +27,7 @@ pub(super) struct Reader {
     /// The library's handle, once this process has one, and what it reads.
     library: AtomicU64,
     object: OnceLock<ReadObject>,
-    pattern: std::sync::Mutex<ReadPattern>,
+    pattern: parking_lot::Mutex<ReadPattern>,
     /// Locked while it is being opened again; whether it was closed for good.
     is_released: Mutex<bool>,
     /// A program has closed it since it was last read. Then the library lets others write the file.
@@ -44,7 +44,7 @@ impl Reader {
             version: open.version,
             library: AtomicU64::new(library),
             object: object.map_or_else(OnceLock::new, OnceLock::from),
-            pattern: std::sync::Mutex::default(),
+            pattern: parking_lot::Mutex::default(),
             is_released: Mutex::default(),
             is_idle: AtomicBool::new(false),
         }
@@ -62,7 +62,7 @@ impl Reader {
             storage.journal.record(&Record::Busy(self.handle));
         }
         let library = self.library(storage).await?;
-        let fetch = self.pattern.lock().unwrap_or_else(PoisonError::into_inner).read(offset, size.into());
+        let fetch = self.pattern.lock().read(offset, size.into());
         // A reader that was idle may have lost the file to a writer, which the library knows.
         let exactly = fetch == Fetch::Exactly && !was_idle && storage.fetches_exactly();
         let object = self.object.get().filter(|_| exactly);
@@ -90,7 +90,7 @@ impl Reader {
         }
     }
 
-    /// The library's handle. Opened when it is first needed: most files that are open are not being read.
+    /// The library's handle, which is opened when it is first needed, because most open files are not being read.
     pub(super) async fn library(&self, storage: &Storage) -> Result<u64, Failure> {
         if let Some(library) = self.opened() {
             return Ok(library);
@@ -110,19 +110,19 @@ impl Reader {
             return Err(Failure::Replaced);
         }
         if let Some(object) = object {
-            // Always the same version.
+            // If it was set before, it was to the same version.
             let _ = self.object.set(object);
         }
         self.library.store(library, Ordering::SeqCst);
-        // After that, so that a close at this moment is noticed here or finds the handle itself.
+        // Checked after the handle is stored, so that a close at this moment is either noticed here or finds the handle.
         if self.is_idle.load(Ordering::SeqCst) {
             storage.files.flush(self.ino, library, 0, self.pid).await?;
         }
         Ok(library)
     }
 
-    /// Also of what is being opened again for another program at this moment: the library would keep it for ever, and refuse
-    /// every writer of the file.
+    /// Waits while the file is being opened again for another program. Otherwise the library would never learn of the close,
+    /// and refuse every writer of the file.
     pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
         let mut is_released = self.is_released.lock().await;
         *is_released = true;
@@ -138,7 +138,7 @@ impl Reader {
     }
 }
 
-/// `None` if the library is to try it: it knows how to report what is wrong.
+/// `None` if the library must try it, because it knows how to report what is wrong.
 async fn read_exactly(storage: &Storage, object: &ReadObject, offset: u64, size: u32) -> Option<Bytes> {
     let end = object.length.min(offset.saturating_add(size.into()));
     if offset >= end {

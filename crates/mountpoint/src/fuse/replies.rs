@@ -12,7 +12,7 @@ use tracing::Span;
 use super::failure::Failure;
 use crate::meter::METER;
 
-/// In the span of its request. That a file does not exist is not worth a line.
+/// Logs in the span of the request. That a file does not exist is not worth a line.
 pub(super) fn log_failure(error: &Failure) -> i32 {
     let errno = error.errno();
     let operation = Span::current().metadata().map_or("a request", tracing::Metadata::name);

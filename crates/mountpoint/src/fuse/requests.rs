@@ -43,7 +43,8 @@ macro_rules! admit {
 /// For every other request the trait replies with the error that the library would reply with.
 impl Filesystem for FuseFilesystem {
     fn init(&self, _request: &Request<'_>, config: &mut KernelConfig) -> Result<(), i32> {
-        // Without it, the kernel looks up the names of a directory one after the other. Every kernel that is supported has it.
+        // Without it, the kernel looks up the names of a directory one after the other. Every kernel that is supported has
+        // it.
         let _ = config.add_capabilities(FUSE_PARALLEL_DIROPS);
         block_on(self.files().init(config))
     }
@@ -244,13 +245,11 @@ impl Filesystem for FuseFilesystem {
         reply: ReplyEntry,
     ) {
         let origin = admit!(self, request, reply);
-        let (files, name) = (self.files(), name.to_owned());
+        let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("mknod", request, ino = parent, wanted = ?name);
         let handler = async move {
-            match files.mknod(parent, &name, mode, umask, device).await {
-                Err(error) if origin.has_done(&error, Errno::EXIST) => files.lookup(parent, &name).await,
-                created => created,
-            }
+            let created = open_files.storage.files.mknod(parent, &name, mode, umask, device).await;
+            origin.created(created, &open_files.storage, parent, &name).await
         };
         self.answer(span, handler, entry(reply));
     }
@@ -265,13 +264,11 @@ impl Filesystem for FuseFilesystem {
         reply: ReplyEntry,
     ) {
         let origin = admit!(self, request, reply);
-        let (files, name) = (self.files(), name.to_owned());
+        let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("mkdir", request, ino = parent, wanted = ?name);
         let handler = async move {
-            match files.mkdir(parent, &name, mode, umask).await {
-                Err(error) if origin.has_done(&error, Errno::EXIST) => files.lookup(parent, &name).await,
-                created => created,
-            }
+            let created = open_files.storage.files.mkdir(parent, &name, mode, umask).await;
+            origin.created(created, &open_files.storage, parent, &name).await
         };
         self.answer(span, handler, entry(reply));
     }
@@ -280,12 +277,7 @@ impl Filesystem for FuseFilesystem {
         let origin = admit!(self, request, reply);
         let (files, name) = (self.files(), name.to_owned());
         let span = span!("rmdir", request, ino = parent, wanted = ?name);
-        let handler = async move {
-            match files.rmdir(parent, &name).await {
-                Err(error) if origin.has_done(&error, Errno::NOENT) => Ok(()),
-                removed => removed,
-            }
-        };
+        let handler = async move { origin.removed(files.rmdir(parent, &name).await) };
         self.answer(span, handler, empty(reply));
     }
 
@@ -295,11 +287,7 @@ impl Filesystem for FuseFilesystem {
         let span = span!("unlink", request, ino = parent, wanted = ?name);
         let handler = async move {
             open_files.reopen_named(parent, &name).await;
-            let files = &open_files.storage.files;
-            match files.unlink(parent, &name).await {
-                Err(error) if origin.has_done(&error, Errno::NOENT) => Ok(()),
-                removed => removed,
-            }
+            origin.removed(open_files.storage.files.unlink(parent, &name).await)
         };
         self.answer(span, handler, empty(reply));
     }
@@ -319,7 +307,7 @@ impl Filesystem for FuseFilesystem {
         let span = span!("rename", request, ino = parent, wanted = ?name);
         let handler = async move {
             match files.rename(parent, &name, new_parent, &new_name, flags.into()).await {
-                Err(error) if origin.has_done(&error, Errno::NOENT) => {
+                Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
                     let moved = files.lookup(new_parent, &new_name).await?;
                     files.forget(moved.attr.ino, 1).await;
                     Ok(())
@@ -344,7 +332,7 @@ impl Filesystem for FuseFilesystem {
         reply.error(Errno::NOSYS.raw_os_error());
     }
 
-    /// From programs that check whether they write to a terminal.
+    /// Programs send it to check whether they write to a terminal.
     fn ioctl(
         &self,
         _request: &Request<'_>,

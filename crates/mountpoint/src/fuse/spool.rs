@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Bytes kept of one file, at most: more than what scripts write, and little beside the buffers of an upload.
+/// At most this many bytes are kept of one file: more than scripts write, and little compared with the buffers of an upload.
 const PER_FILE: u64 = 8 * 1024 * 1024;
-/// Of the names of spools; the number of the open file follows.
+/// The names of spools begin with it. The number of the open file follows.
 const PREFIX: &str = "spool-";
 /// Bytes read from a spool at a time.
 pub(super) const PIECE: usize = 1024 * 1024;
@@ -36,6 +36,13 @@ impl Spools {
         self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 
+    /// Takes these bytes, or what is left of the budget if that is less. Returns how many it took.
+    fn take_at_most(&self, bytes: u64) -> u64 {
+        let taken = |left: u64| Some(left.saturating_sub(bytes));
+        let left = self.budget.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken);
+        left.unwrap_or_default().min(bytes)
+    }
+
     fn give_back(&self, bytes: u64) {
         self.budget.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -51,7 +58,7 @@ impl Spools {
             let name = entry.file_name();
             let handle = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
             if handle.is_some_and(|handle| !handles.contains(&handle)) {
-                // It takes memory, and does no other harm.
+                // If it cannot be removed, it takes memory and does no other harm.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -64,6 +71,8 @@ pub(super) struct Spool {
     handle: u64,
     content: Content,
     length: u64,
+    /// Bytes of the budget. Less than the length if a predecessor had a larger budget.
+    taken: u64,
 }
 
 #[derive(Debug)]
@@ -76,7 +85,7 @@ enum Content {
 
 impl Spool {
     pub(super) fn new(spools: Arc<Spools>, handle: u64) -> Self {
-        Self { spools, handle, content: Content::Nothing, length: 0 }
+        Self { spools, handle, content: Content::Nothing, length: 0, taken: 0 }
     }
 
     /// What a predecessor has left.
@@ -86,8 +95,8 @@ impl Spool {
             spool.spools.path(handle).and_then(|path| File::options().read(true).write(true).open(path).ok());
         let Some(file) = opened else { return spool };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
-        // Also if there are too many: they are there already.
-        let _ = spool.spools.take(length);
+        // The spool is kept even if it exceeds the budget, because its bytes are in memory already.
+        spool.taken = spool.spools.take_at_most(length);
         (spool.content, spool.length) = (Content::Kept(file), length);
         spool
     }
@@ -107,6 +116,7 @@ impl Spool {
             return false;
         }
         self.length += bytes;
+        self.taken += bytes;
         let written = self.write(content);
         written.inspect_err(|error| tracing::warn!(%error, "cannot keep what is written to a file")).is_ok()
     }
@@ -151,7 +161,8 @@ impl Spool {
         if let Content::Dropped = std::mem::replace(&mut self.content, Content::Dropped) {
             return;
         }
-        self.spools.give_back(std::mem::take(&mut self.length));
+        self.length = 0;
+        self.spools.give_back(std::mem::take(&mut self.taken));
         if let Some(path) = self.spools.path(self.handle) {
             // There may be none yet.
             let _ = fs::remove_file(path);
@@ -220,6 +231,21 @@ mod tests {
         assert!(!path.exists() && left(&now) == PER_FILE);
         let nothing = Spool::inherit(now, 8);
         assert!(nothing.is_kept() && nothing.length() == 0);
+    }
+
+    /// As after a move to a pod with a smaller memory limit.
+    #[test]
+    fn what_is_inherited_does_not_enlarge_a_smaller_budget() {
+        let folder = tempfile::tempdir().unwrap();
+        let spools = |bytes| Spools::new(Some(folder.path().to_owned()), bytes);
+        let mut spool = Spool::new(spools(10), 7);
+        assert!(spool.append(&[0; 10]));
+        std::mem::forget(spool);
+        let smaller = spools(4);
+        let inherited = Spool::inherit(Arc::clone(&smaller), 7);
+        assert_eq!((inherited.length(), left(&smaller)), (10, 0));
+        drop(inherited);
+        assert_eq!(left(&smaller), 4);
     }
 
     #[test]

@@ -1,15 +1,16 @@
-//! Runs the work of requests: on the thread that read the request until it first has to wait, which it mostly does not, and
+//! Runs the work of requests: on the thread that read the request until it first has to wait, which it usually does not, and
 //! on a pool from then on. What waits occupies no thread.
 
 use std::future::Future;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
 use std::thread;
 
 use futures::future::BoxFuture;
 use futures::task::{ArcWake, waker_ref};
+use parking_lot::Mutex;
 use tracing::{Instrument as _, Span};
 
 use crate::meter::METER;
@@ -60,13 +61,13 @@ impl Workers {
 
 /// `None` when all senders are gone.
 fn next(queue: &Mutex<Receiver<Arc<Work>>>) -> Option<Arc<Work>> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
+    queue.lock().recv().ok()
 }
 
-/// Until it has to wait for something, which then queues it again.
+/// Runs the work until it has to wait for something, which queues it again later.
 fn advance(work: &Arc<Work>) {
     let waker = waker_ref(work);
-    let mut rest = work.rest.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut rest = work.rest.lock();
     // It may have been queued more than once, and be done already.
     let Some(future) = rest.as_mut() else { return };
     if future.as_mut().poll(&mut Context::from_waker(&waker)).is_ready() {
@@ -82,7 +83,7 @@ impl ArcWake for Work {
 }
 
 impl Finish {
-    /// Until the workers are dropped and everything they began is done.
+    /// Returns when the workers are dropped and everything that they began is done.
     pub(crate) fn wait(self) {
         // Nothing is sent: this returns when the last sender is dropped.
         let _ = self.0.recv();

@@ -239,7 +239,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
     async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<(), InodeError> {
         self.remake_locals(parent, Some(name)).await;
         if let Some(folder) = self.numbers.named(parent, name) {
-            // The library would take it for empty.
+            // Otherwise the library would take the folder for empty.
             self.remake_locals(folder, None).await;
         }
         self.library.rmdir(self.number(parent).await?, name).await?;

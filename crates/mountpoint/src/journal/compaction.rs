@@ -1,26 +1,27 @@
-//! A journal that has become long is rewritten while lines are added to it: no answer to the kernel waits for more than the last
-//! few of them to be copied. Whenever the process dies, there is one journal, and it is complete.
+//! A journal that has become long is rewritten while lines are added to it: no answer to the kernel waits for more than the
+//! last few of them to be copied. Whenever the process dies, there is one journal, and it is complete.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 
 use mounter::JOURNAL;
+use parking_lot::Mutex;
 
-use super::{DRAFT, Journal, State, lock, read, write};
+use super::{DRAFT, Journal, State, read, write};
 
-/// Bytes that are copied while answers wait, mostly: in less than a millisecond.
+/// At most this many bytes are usually copied while answers wait, which takes less than a millisecond.
 const COPIED_AT_LAST: u64 = 256 * 1024;
-/// Copies before that. Lines are added far more slowly than they are copied.
+/// The most copies before that. Lines are added far more slowly than they are copied.
 const MOST_COPIES: usize = 10;
-/// Times the length of the journal that must be free: a line that finds no room ends the journal, and the lines that are added
-/// meanwhile are added to both.
+/// This many times the length of the journal must be free. A line that finds no room ends the journal, and lines that are
+/// added meanwhile are added to both journals.
 const ROOM: u64 = 2;
 
 impl Journal {
-    /// In the background, unless that is under way.
+    /// Rewrites the journal in the background, unless that is under way.
     pub(super) fn begin_rewriting(&self, state: &mut State) {
         if std::mem::replace(&mut state.is_being_rewritten, true) {
             return;
@@ -28,7 +29,7 @@ impl Journal {
         let (folder, shared, to) = (self.folder.clone(), Arc::clone(&self.state), state.length);
         let rewrite = move || {
             let rewritten = rewrite(&folder, &shared, to);
-            lock(&shared).end_rewriting(rewritten);
+            shared.lock().end_rewriting(rewritten);
         };
         if let Err(error) = thread::Builder::new().name("journal".to_owned()).spawn(rewrite) {
             state.end_rewriting(Err(error));
@@ -46,17 +47,17 @@ impl State {
     }
 }
 
-/// The journal had this length when it was found too long.
+/// Rewrites the journal, which had this length when it was found too long.
 fn rewrite(folder: &Path, shared: &Mutex<State>, to: u64) -> io::Result<()> {
     let rewritten = Draft::of(folder, to).and_then(|mut draft| {
         for _ in 0..MOST_COPIES {
-            let to = lock(shared).length;
+            let to = shared.lock().length;
             if to - draft.copied <= COPIED_AT_LAST {
                 break;
             }
             draft.catch_up(to)?;
         }
-        let mut state = lock(shared);
+        let mut state = shared.lock();
         // A line could not be written, and there is no journal any more.
         if state.file.is_none() {
             return fs::remove_file(&draft.path);
@@ -75,13 +76,13 @@ fn rewrite(folder: &Path, shared: &Mutex<State>, to: u64) -> io::Result<()> {
 struct Draft {
     path: PathBuf,
     file: File,
-    /// At the lines that the draft does not have.
+    /// Positioned at the first line that the draft does not have.
     journal: File,
     copied: u64,
 }
 
 impl Draft {
-    /// Of the first bytes of the journal, so many.
+    /// A draft with what the first `to` bytes of the journal say.
     fn of(folder: &Path, to: u64) -> io::Result<Self> {
         let space = rustix::fs::statvfs(folder)?;
         if space.f_bavail.saturating_mul(space.f_frsize) < to.saturating_mul(ROOM) {
@@ -94,7 +95,7 @@ impl Draft {
         Ok(Self { path, file, journal, copied: to })
     }
 
-    /// With the lines that were added since, up to this length of the journal.
+    /// Copies the lines that were added since, up to this length of the journal.
     fn catch_up(&mut self, to: u64) -> io::Result<()> {
         let wanted = to - self.copied;
         if io::copy(&mut (&self.journal).take(wanted), &mut self.file)? != wanted {
@@ -104,7 +105,8 @@ impl Draft {
         Ok(())
     }
 
-    /// It becomes the journal, which has this length and to which nothing is added meanwhile. Returns its own length.
+    /// Makes the draft the journal, which has this length and to which nothing is added meanwhile. Returns the length of the
+    /// draft.
     fn replace(mut self, folder: &Path, to: u64) -> io::Result<(File, u64)> {
         self.catch_up(to)?;
         let length = self.file.metadata()?.len();
@@ -183,7 +185,7 @@ mod tests {
         draft.file.set_len(draft.file.metadata().unwrap().len() - 3).unwrap();
         mount.is_complete();
 
-        // That one was torn; another.
+        // That draft was torn, so this is another one.
         let draft = Draft::of(mount.folder.path(), before).unwrap();
         let to = mount.journal.state().length;
         let (file, length) = draft.replace(mount.folder.path(), to).unwrap();

@@ -88,12 +88,13 @@ impl Known {
         }
     }
 
-    /// The fewest that lead to the same. Each is a copy, because a copy of everything might not fit into the memory.
+    /// The shortest list of records that leads to the same. They are copied one by one, because a copy of everything might
+    /// not fit into the memory.
     pub(crate) fn records(&self) -> impl Iterator<Item = Record> {
         let Self { begin, nodes, handles, retries, uploads, highest_inode, highest_handle } = self;
         let highest = Record::Highest { inode: *highest_inode, handle: *highest_handle };
         let first = [Record::Begin(begin.clone()), highest];
-        // The last of those with the same name has it.
+        // If several nodes have the same name, it belongs to the last one.
         let by_number = nodes.by_number.iter().collect::<BTreeMap<_, _>>().into_iter();
         let nodes = by_number.map(|(ino, node)| Record::Inode(*ino, node.clone()));
         let handles = handles.iter().flat_map(|(number, handle)| {

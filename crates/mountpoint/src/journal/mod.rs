@@ -9,20 +9,21 @@ mod record;
 use std::fs::{self, File};
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 pub(crate) use known::{Handle, Known, Nodes};
 pub(crate) use record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
 
 /// In the folder that outlives the process. The mounter starts a successor as long as it exists.
 use mounter::JOURNAL;
+use parking_lot::{Mutex, MutexGuard};
 
-/// What is renamed to the journal when it is complete. One that a process has left is overwritten.
+/// Renamed to the journal when it is complete. A draft that a dead process has left is overwritten.
 const DRAFT: &str = ".journal";
 /// Bytes after which a journal is rewritten, at least: a hundred thousand lines, which are read in a tenth of a second.
 const REWRITE_AT: u64 = 8 * 1024 * 1024;
-/// Times the length after the last time, so that a mount that knows many files does not rewrite all the time. No more, because
-/// the journal is in memory.
+/// A journal is rewritten again when it is this many times as long as after the last time, so that a mount that knows many
+/// files does not rewrite all the time. The factor is small because the journal is in memory.
 const REWRITE_GROWTH: u64 = 2;
 
 #[derive(Debug)]
@@ -42,7 +43,7 @@ struct State {
 }
 
 impl Journal {
-    /// With what a predecessor has left, if there was one.
+    /// Also returns what a predecessor has left, if there was one.
     pub(crate) fn open(folder: &Path) -> io::Result<(Self, Option<Known>)> {
         let path = folder.join(JOURNAL);
         let journal = Self { folder: folder.to_owned(), state: Arc::default() };
@@ -54,7 +55,7 @@ impl Journal {
         Ok((journal, Some(known)))
     }
 
-    /// Records nothing.
+    /// A journal that records nothing.
     pub(crate) fn off() -> Self {
         Self { folder: PathBuf::new(), state: Arc::default() }
     }
@@ -67,7 +68,7 @@ impl Journal {
     /// How many open files a successor could not continue, because bytes that programs have written are nowhere but in this
     /// process.
     pub(crate) fn lost_without_this_process(&self) -> io::Result<usize> {
-        // Answers do not wait for this: programs that write do.
+        // Only programs that write wait for this. Answers do not.
         let (journal, length) = {
             let state = self.state();
             if state.file.is_none() {
@@ -89,7 +90,7 @@ impl Journal {
         self.commit();
     }
 
-    /// Written with the next commit, in the order of the calls.
+    /// The next commit writes the record. Records stay in the order of the calls.
     pub(crate) fn note(&self, record: &Record) {
         let state = &mut *self.state();
         // Numbers and strings always serialize.
@@ -98,7 +99,7 @@ impl Journal {
         }
     }
 
-    /// With one write.
+    /// Writes all noted records at once.
     pub(crate) fn commit(&self) {
         let mut state = self.state();
         if let Err(error) = self.append(&mut state) {
@@ -126,13 +127,13 @@ impl Journal {
         let Err(error) = self.rewrite(state, known) else { return Ok(()) };
         tracing::warn!(%error, "cannot shorten the journal of the mount; it keeps growing");
         let file = File::options().append(true).open(self.folder.join(JOURNAL))?;
-        // Without a torn line.
+        // Cuts off a torn line.
         file.set_len(length)?;
         state.go_on_with(file, length);
         Ok(())
     }
 
-    /// By renaming: a process that dies meanwhile leaves the old one.
+    /// Replaces the journal by renaming, so that a process that dies meanwhile leaves the old one.
     fn rewrite(&self, state: &mut State, known: &Known) -> io::Result<()> {
         let draft = self.folder.join(DRAFT);
         let written = write(&draft, known).and_then(|file| {
@@ -148,12 +149,8 @@ impl Journal {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
-}
-
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl State {

@@ -28,7 +28,7 @@ pub(crate) enum Record {
     /// A name was removed from a directory.
     #[serde(rename = "R")]
     Removed(u64, String),
-    /// From a directory and name to another.
+    /// A name was moved from a directory and name to another.
     #[serde(rename = "M")]
     Renamed(u64, String, u64, String),
     /// The kernel got the number of an open file or directory.
@@ -128,10 +128,10 @@ pub(crate) struct Open {
     pub(crate) pid: u32,
     #[serde(rename = "a")]
     pub(crate) access: Access,
-    /// Of what is read, or was there when it was opened for writing.
+    /// The version that is read, or that was there when the file was opened for writing.
     #[serde(rename = "v", default, skip_serializing_if = "is_default")]
     pub(crate) version: Version,
-    /// Of what is written.
+    /// The key that is written.
     #[serde(rename = "k", default, skip_serializing_if = "is_default")]
     pub(crate) key: String,
     /// There was no object when it was opened for writing.
@@ -143,7 +143,7 @@ pub(crate) struct Open {
 }
 
 impl Open {
-    /// For reading, of nothing yet.
+    /// Open for reading; version and key are not known yet.
     pub(crate) fn new(ino: u64, flags: i32, pid: u32, unique: u64) -> Self {
         let (access, version) = (Access::Read, Version::default());
         Self { ino, flags, pid, access, version, key: String::new(), creates: false, unique }

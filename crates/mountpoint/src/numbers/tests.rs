@@ -102,6 +102,8 @@ fn what_was_created_and_not_uploaded_is_made_again() {
     let numbers = life.successor();
     assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
     assert!(numbers.unknown_locals(ROOT, Some(OsStr::new("done"))).is_empty());
+    let is_local = |name: &str| numbers.is_local(ROOT, OsStr::new(name));
+    assert!(is_local("new") && !is_local("done") && !is_local("failed") && !is_local("of another client"));
     assert_eq!(numbers.meaning(4), Meaning::Stale);
     assert!(numbers.find(2, &entry(7, "")));
     assert!(numbers.unknown_locals(ROOT, None).is_empty());

@@ -5,7 +5,7 @@ use mounter::handover::{Code, Refused};
 use mountpoint_s3_client::S3RequestError;
 use mountpoint_s3_client::error_metadata::{ClientErrorMetadata, ProvideErrorMetadata as _};
 
-/// As far as messages need it.
+/// The requested bucket, as far as messages need it.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestedBucket {
     pub(crate) bucket: String,
@@ -27,7 +27,7 @@ impl RequestedBucket {
     }
 }
 
-/// Of what a server says, in bytes: it becomes part of an Event, which must have room for the remedy.
+/// The most bytes that are quoted of an answer. They become part of an Event, which must have room for the remedy.
 pub(super) const LONGEST_ANSWER: usize = 512;
 
 pub(super) fn no_such_bucket(
@@ -113,7 +113,8 @@ fn of_failure(failure: S3Failure, words: &str, requested: &RequestedBucket) -> R
         | S3Failure::Rejected => (
             Code::Rejected,
             format!(
-                "{endpoint} refuses to list bucket `{bucket}` ({words}): correct the volume accordingly; is it an S3 server?"
+                "{endpoint} refuses to list bucket `{bucket}` ({words}): correct the volume accordingly, and check that it is \
+                 an S3 server"
             ),
         ),
     };

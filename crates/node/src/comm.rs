@@ -19,7 +19,7 @@ use crate::mounts::NextChange;
 use crate::safe_path::{Root, open_beneath};
 
 /// Safety net for a mounter that starts to listen after its socket file appeared, which no event reports.
-const RECHECK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// In bytes. An Event has room for 1,024.
 const LONGEST_REASON: u64 = 800;
 
@@ -57,7 +57,7 @@ pub async fn wait_for_mounter(kubelet: &Root, pod_uid: &str) -> io::Result<()> {
         tokio::select! {
             () = changed => {}
             () = mounts.happened() => {}
-            () = tokio::time::sleep(RECHECK_EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
         }
     }
 }

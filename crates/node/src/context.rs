@@ -13,7 +13,7 @@ use service::keys::DriverKeys;
 use crate::comm;
 use crate::descriptors::{Kept, KeptDescriptors, MounterId};
 use crate::events::MountEvents;
-use crate::flags::Addressing;
+use crate::flags::{Addressing, Flags};
 use crate::liveness::LivenessProbe;
 use crate::locks::Locks;
 use crate::metrics::Metrics;
@@ -52,6 +52,22 @@ pub struct Installation {
     pub sts_endpoint_url: Option<String>,
     /// Agent of EKS Pod Identity, if the installation uses it.
     pub pod_identity_agent: Option<String>,
+}
+
+impl Installation {
+    pub fn of(flags: &Flags) -> Self {
+        let given = |url: &str| Some(url.to_owned()).filter(|url| !url.is_empty());
+        Self {
+            driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
+            driver_identity: flags.identity.identity(),
+            environment: flags.environment(),
+            mountpoint_namespace: flags.mountpoint_namespace.clone(),
+            addressing: flags.s3_addressing,
+            region: flags.region.clone(),
+            sts_endpoint_url: given(&flags.identity.sts_endpoint_url),
+            pod_identity_agent: flags.pod_identity_agent.as_deref().and_then(given),
+        }
+    }
 }
 
 impl Context {

@@ -189,7 +189,7 @@ pub fn remove(comm: &OwnedFd) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::authentication::SecretRef;
+    use contract::authentication::SecretPresence;
     use std::collections::BTreeMap;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
@@ -207,11 +207,11 @@ mod tests {
         fs::write(folder.path().join("access_key_id"), "DRIVER").unwrap();
         fs::write(folder.path().join("secret_access_key"), "d").unwrap();
         let whose = |attribute: &str, data: Option<&[(&str, &str)]>| {
-            let reference = if data.is_some() { SecretRef::Present } else { SecretRef::Absent };
+            let reference = if data.is_some() { SecretPresence::Present } else { SecretPresence::Absent };
             let recorded =
                 AuthenticationSource::of_volume(attribute, reference).map_err(|error| error.to_string())?;
             let sent = secret(data.unwrap_or_default());
-            let seen = if sent.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
+            let seen = if sent.is_empty() { SecretPresence::Unknown } else { SecretPresence::Present };
             let asked =
                 AuthenticationSource::of_request(attribute, seen).map_err(|error| error.to_string())?;
             let keys = service::keys::of_secret(&sent, "the Secret of nodePublishSecretRef");

@@ -19,7 +19,7 @@ use crate::mount_table::{Mount, MountTable};
 use crate::mounts::NextChange;
 
 /// How often to look whether the pod ended meanwhile, which no change of the mounts reports.
-const RECHECK_EVERY: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Drains the Mountpoint Pods that are marked for it or have ended.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
@@ -50,7 +50,7 @@ async fn drain(context: &Context, pod: &MountpointPod) {
     let _lock = loop {
         if let Err(error) = wait_while_in_use(observe).await {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
-            tokio::time::sleep(RECHECK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let lock = context.locks.mountpoint_pod(&pod.name).await;
         // A workload may have joined while this waited for the lock.
@@ -90,7 +90,7 @@ fn in_use(table: &MountTable, source: &Path, pods: &Path, is_leaving: bool) -> b
 }
 
 async fn wait_while_in_use(observe: impl Fn() -> io::Result<Observed>) -> io::Result<()> {
-    let until = Instant::now() + RECHECK_EVERY;
+    let until = Instant::now() + POLL_INTERVAL;
     loop {
         // Before observing, so that no change in between is missed.
         let change = NextChange::watch()?;

@@ -127,17 +127,17 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
         ),
         State::Expired(why) => (
             EventType::Warning,
-            "BucketCredentialsExpired",
+            mount_event::KEYS_EXPIRED,
             format!("I/O on volume `{volume_id}` fails: {why}"),
         ),
         State::Renewed => (
             EventType::Normal,
-            "BucketCredentialsRenewed",
+            mount_event::KEYS_RENEWED,
             format!("volume `{volume_id}` has valid credentials again"),
         ),
         State::Survived(reason) => (
             EventType::Warning,
-            "MountProcessDied",
+            mount_event::PROCESS_DIED,
             format!(
                 "another mount process continues to serve volume `{volume_id}`; I/O only waited, but a file of more than 8 \
                  MiB that was being written must be written again: {reason}"

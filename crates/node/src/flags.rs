@@ -107,7 +107,7 @@ impl Flags {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use contract::authentication::SecretRef;
+    use contract::authentication::SecretPresence;
     use contract::volume_plan::VolumePlan;
 
     #[test]
@@ -120,7 +120,7 @@ mod tests {
             (Addressing::Path, access_point, &[], &[]),
         ] {
             let attributes = [("bucketName".to_owned(), bucket.to_owned())].into();
-            let mut plan = VolumePlan::parse(&attributes, SecretRef::Absent, given).unwrap();
+            let mut plan = VolumePlan::parse(&attributes, SecretPresence::Absent, given).unwrap();
             addressing.apply(&plan.volume, &mut plan.arguments);
             assert_eq!(plan.arguments.render(), expected, "{addressing:?} {bucket}");
         }

@@ -6,15 +6,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mounter::deadlines::CHECK;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-/// A mount process answers `statfs` itself within milliseconds, on a busy node within a second.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 /// A mount process that has not answered for this long is stuck, whatever its S3 server does: it is replaced.
 pub const REPLACED_AFTER: Duration = Duration::from_mins(1);
-/// Between looks whether another check of the same mount has ended.
-const CHECK_POLL: Duration = Duration::from_millis(10);
+/// Between looks whether another check of the same mount has ended, which is usually a matter of milliseconds.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// `f_type` of a FUSE file system.
 const FUSE: rustix::fs::FsWord = 0x6573_5546;
 
@@ -35,12 +34,12 @@ pub struct LivenessProbe(Arc<Mutex<HashSet<PathBuf>>>);
 
 impl LivenessProbe {
     pub async fn check(&self, path: &Path) -> Liveness {
-        let until = Instant::now() + CHECK_TIMEOUT;
+        let until = Instant::now() + CHECK;
         while !self.0.lock().insert(path.to_owned()) {
             if Instant::now() > until {
                 return Liveness::Unresponsive;
             }
-            tokio::time::sleep(CHECK_POLL).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let (probe, checked) = (self.clone(), path.to_owned());

@@ -7,7 +7,7 @@ pub mod error;
 mod mount_credentials;
 pub mod plan;
 pub(crate) mod relocate;
-mod source;
+pub mod source;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,12 +31,13 @@ use crate::target::Target;
 pub async fn publish(context: &Context, request: PublishRequest) -> Result<(), PublishError> {
     let request = Arc::new(request);
     let _guard = context.locks.try_target(&request.target).ok_or(PublishError::Busy)?;
+    let until = Instant::now() + deadlines::MOUNTER_LISTENS;
     if is_served_unattached(context, &request).await? {
         return Ok(());
     }
     // Even if this publish fails: healing must use the newest Secret.
     context.published.refresh(&request);
-    ensure_mounted(context, &request, Instant::now() + deadlines::MOUNTER_LISTENS).await?;
+    ensure_mounted(context, &request, until).await?;
     context.published.insert(request);
     Ok(())
 }
@@ -117,7 +118,7 @@ async fn mount(
 ) -> Result<Option<Plan>, PublishError> {
     let source = context.source(&pod.name);
     let table = mount_table(context, &request.target)?;
-    let movable = relocate::movable(context, &table, &request.target, &pod.name);
+    let mut movable = relocate::movable(context, &table, &request.target, &pod.name);
     let mut observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;
     let wanted = Wanted {
         source: &source,
@@ -126,13 +127,12 @@ async fn mount(
         single_pod: request.single_pod,
     };
     loop {
+        observed.movable = movable.is_some();
         let plan = plan(&observed, &wanted)?;
-        let movable = movable.as_ref().filter(|_| observed.movable);
-        match execute(context, request, pod, &source, &plan, movable).await? {
-            Moved::Done => return Ok(Some(plan)),
-            Moved::Stays => return Ok(None),
-            // Without that, the plan is to make another mount.
-            Moved::Impossible => observed.movable = false,
+        match execute(context, request, pod, &plan, movable.as_ref()).await? {
+            Executed::Done => return Ok(Some(plan)),
+            Executed::Postponed => return Ok(None),
+            Executed::NeedsNewMount => movable = None,
         }
     }
 }
@@ -189,15 +189,23 @@ async fn observe<'a>(
     Observed { table, source, target, movable, other_targets }
 }
 
+enum Executed {
+    Done,
+    /// The mount cannot move to this pod now. Its workloads use it where it is.
+    Postponed,
+    /// The mount can never move to this pod.
+    NeedsNewMount,
+}
+
+/// `movable` is what the plan moves, if it moves a mount.
 async fn execute(
     context: &Context,
     request: &PublishRequest,
     pod: &MountpointPod,
-    source: &Path,
     plan: &Plan,
     movable: Option<&Movable>,
-) -> Result<Moved, PublishError> {
-    let target = &request.target;
+) -> Result<Executed, PublishError> {
+    let (source, target) = (&context.source(&pod.name), &request.target);
     let credentials = write_credentials(context, request, pod)?;
     if plan.target_is_lost {
         context.events.lost(request);
@@ -213,10 +221,11 @@ async fn execute(
                 source::mount(context, request, pod, &safe_source, source, &credentials).await?;
             }
             Step::MoveSource => {
-                let Some(movable) = movable else { return Ok(Moved::Impossible) };
+                let Some(movable) = movable else { return Ok(Executed::NeedsNewMount) };
                 match relocate::relocate(context, request, movable, pod, &safe_source, &credentials).await? {
                     Moved::Done => {}
-                    outcome => return Ok(outcome),
+                    Moved::Stays => return Ok(Executed::Postponed),
+                    Moved::Impossible => return Ok(Executed::NeedsNewMount),
                 }
             }
             Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
@@ -232,5 +241,5 @@ async fn execute(
             }
         }
     }
-    Ok(Moved::Done)
+    Ok(Executed::Done)
 }

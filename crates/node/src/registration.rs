@@ -3,11 +3,13 @@
 //! another one.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::names::DRIVER;
+use futures::{Stream, StreamExt as _};
+use service::lenient::Lenient;
 use service::registration::registration_server::{Registration, RegistrationServer};
 use service::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
 use service::socket;
@@ -40,7 +42,7 @@ impl Registrar {
         socket: PathBuf,
         stop: CancellationToken,
     ) -> io::Result<impl Future<Output = ()> + use<>> {
-        let mut incoming = socket::listen(&socket)?;
+        let mut incoming = listen(&socket)?;
         Ok(async move {
             loop {
                 let server = Server::builder()
@@ -48,7 +50,7 @@ impl Registrar {
                     .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
                 let listening = tokio::select! {
                     ended = server => return log_failure(ended.err()),
-                    () = self.is_to_be_offered_again() => socket::listen(&socket),
+                    () = self.is_to_be_offered_again() => listen(&socket),
                 };
                 incoming = match listening {
                     Ok(incoming) => incoming,
@@ -68,6 +70,10 @@ impl Registrar {
             }
         }
     }
+}
+
+fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>> + use<>> {
+    Ok(socket::listen(path)?.map(|accepted| accepted.map(Lenient::new)))
 }
 
 fn log_failure(error: Option<impl std::error::Error>) {

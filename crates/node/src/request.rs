@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use contract::arguments::Arguments;
-use contract::authentication::{AuthenticationSource, SecretRef};
+use contract::authentication::{AuthenticationSource, SecretPresence};
 use contract::keys::Keys;
 use contract::options::MountOption;
 use contract::trace;
@@ -115,7 +115,7 @@ impl PublishRequest {
         let mut secrets: BTreeMap<String, String> = request.secrets.into_iter().collect();
         // Sent for every volume, so it says nothing about a Secret.
         let tokens = secrets.remove(TOKENS).or_else(|| context.get(TOKENS).cloned()).unwrap_or_default();
-        let secret = if secrets.is_empty() { SecretRef::Unknown } else { SecretRef::Present };
+        let secret = if secrets.is_empty() { SecretPresence::Unknown } else { SecretPresence::Present };
         // The controller reports ignored options in a Warning event.
         let VolumePlan { volume, mut arguments, environment, ignored: _ } =
             VolumePlan::parse(&context, secret, &mount.mount_flags)?;

@@ -12,7 +12,6 @@ use service::csi::identity_server::IdentityServer;
 use service::csi::node_server::NodeServer;
 use service::events::Events;
 use service::identity::Identity;
-use service::keys::DriverKeys;
 use service::probes::{self, Probes};
 use service::socket;
 use thiserror::Error;
@@ -83,16 +82,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         liveness: LivenessProbe::default(),
         locks: Locks::default(),
         descriptors: KeptDescriptors::default(),
-        installation: Installation {
-            driver_keys: DriverKeys { folder: flags.credentials_dir.clone() },
-            environment: flags.environment(),
-            mountpoint_namespace: flags.mountpoint_namespace.clone(),
-            addressing: flags.s3_addressing,
-            region: flags.region.clone(),
-            driver_identity: flags.identity.identity(),
-            sts_endpoint_url: Some(flags.identity.sts_endpoint_url.clone()).filter(|url| !url.is_empty()),
-            pod_identity_agent: flags.pod_identity_agent.clone().filter(|url| !url.is_empty()),
-        },
+        installation: Installation::of(&flags),
         published: PublishedRequests::default(),
         events: MountEvents::new(Events::new(client.clone(), Some(&flags.node_name))),
         metrics,

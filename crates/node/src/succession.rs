@@ -2,6 +2,9 @@
 //! of memory: the new mounter gets the descriptor of the same mount.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,12 +16,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::context::Context;
-use crate::descriptors::{Kept, MounterId};
-use crate::mounter_client;
+use crate::descriptors::{Kept, KeptDescriptors, MounterId};
+use crate::mount_table::MountTable;
+use crate::mounter_client::{self, MounterError};
 use crate::publish::relocate;
 
 /// A mounter listens a moment after the kubelet has reported its container, and nothing reports that.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// For the kubelet's report of why the container has ended.
 const REASON_WITHIN: Duration = Duration::from_secs(10);
 
@@ -42,21 +46,34 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     loop {
         changes.borrow_and_update();
         let pods: Vec<_> = context.cache.pods().into_iter().filter(|pod| !pod.has_ended()).collect();
-        let table = context.mounts.table().unwrap_or_default();
-        context.descriptors.retain(|uid, kept| {
-            // The descriptor of a pod that has ended waits for another pod, as long as workloads use the mount.
-            let is_used = || table.copies(&context.source(&kept.pod)).next().is_some();
-            pods.iter().any(|pod| pod.uid == uid) || (kept.can_continue() && is_used())
-        });
+        let is_running = |uid: &str| pods.iter().any(|pod| pod.uid == uid);
+        drop_unused(&context.descriptors, context.mounts.table(), is_running, |pod| context.source(pod));
         progress.lock().asked.retain(|uid, _| pods.iter().any(|pod| pod.uid == *uid));
         for pod in pods {
             look_at(&context, &progress, pod);
         }
         tokio::select! {
             _ = changes.changed() => {}
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+/// The descriptor of a pod that has ended waits for another pod, as long as workloads use the mount.
+fn drop_unused(
+    descriptors: &KeptDescriptors,
+    table: io::Result<Arc<MountTable>>,
+    is_running: impl Fn(&str) -> bool,
+    source_of: impl Fn(&str) -> PathBuf,
+) {
+    match table {
+        Ok(table) => descriptors.retain(|uid, kept| {
+            let is_used = || table.copies(&source_of(&kept.pod)).next().is_some();
+            is_running(uid) || (kept.can_continue() && is_used())
+        }),
+        // Without a table, every mount looks unused. Its programs would lose it for good.
+        Err(error) => tracing::warn!(%error, "cannot read the mount table: every descriptor is kept"),
     }
 }
 
@@ -109,8 +126,13 @@ fn has_journal(context: &Context, pod: &MountpointPod) -> bool {
 /// Fetches the descriptor of a mount that an earlier node service has made. `false` if the mounter has to be asked again.
 async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: MounterId) -> bool {
     let source = context.source(&pod.name);
-    if !context.mounts.table().is_ok_and(|table| table.top_bucket(&source).is_some()) {
-        return true;
+    match context.mounts.table() {
+        Ok(table) if table.top_bucket(&source).is_none() => return true,
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!(%error, mountpoint_pod = pod.name, "cannot read the mount table, retrying");
+            return false;
+        }
     }
     match mounter_client::fetch(&context.kubelet, &pod.uid).await {
         Ok(Fetched { descriptor, is_served }) => {
@@ -123,8 +145,11 @@ async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: Mounte
                 }
             }
             tracing::info!(mountpoint_pod = pod.name, is_served, "descriptor fetched");
-            if !is_served {
-                relocate::resume(context, &pod).await;
+            if !is_served && let Err(error) = relocate::resume(context, &pod).await {
+                tracing::warn!(%error, mountpoint_pod = pod.name, "cannot resume a move, retrying");
+                // The mounter has a copy, and is asked for it again only if there is none here.
+                context.descriptors.drop(&pod.uid);
+                return false;
             }
         }
         Err(error) if error.is_busy() => return false,
@@ -144,17 +169,33 @@ async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, 
         return context.descriptors.drop_this(&pod.uid, &kept);
     }
     let (request, descriptor) = (MountRequest::only(Purpose::Continue), Arc::clone(&kept.descriptor));
-    match mounter_client::hand_over(&context.kubelet, &pod.uid, request, descriptor).await {
-        Ok(serving) => {
-            context.keep_descriptor(&pod, kept.descriptor, Some(mounter));
-            tracing::info!(mountpoint_pod = pod.name, version = serving.version, "serving again");
+    let reply = mounter_client::hand_over(&context.kubelet, &pod.uid, request, descriptor).await;
+    let served = match reply {
+        Ok(_) => Ok(Some(kept.descriptor)),
+        Err(error) if error.is_busy() => served(context, &pod).await,
+        Err(error) => Err(error),
+    };
+    match served {
+        Ok(Some(descriptor)) => {
+            context.keep_descriptor(&pod, descriptor, Some(mounter));
+            tracing::info!(mountpoint_pod = pod.name, "serving again");
             context.metrics.deaths.inc();
             tokio::spawn(report(Arc::clone(context), pod));
         }
-        Err(error) if error.is_busy() => {}
+        Ok(None) => {}
         Err(error) => {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot continue the mount, retrying");
         }
+    }
+}
+
+/// The descriptor of the mount that a busy mounter serves: it has the mount already if its reply to an earlier hand-over was
+/// lost. `None` while it starts a mount process.
+async fn served(context: &Context, pod: &MountpointPod) -> Result<Option<Arc<OwnedFd>>, MounterError> {
+    match mounter_client::fetch(&context.kubelet, &pod.uid).await {
+        Ok(fetched) => Ok(fetched.is_served.then(|| Arc::new(fetched.descriptor))),
+        Err(error) if error.is_busy() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -180,5 +221,29 @@ async fn report(context: Arc<Context>, pod: MountpointPod) {
     let source = context.source(&pod.name);
     for target in table.copies(&source).filter_map(|copy| context.published.get(&copy.point)) {
         context.events.survived(&target, &reason);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+
+    #[test]
+    fn a_descriptor_is_dropped_only_if_its_mount_is_known_to_be_unused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join(mounter::JOURNAL), "").unwrap();
+        let open = |path: &std::path::Path| Arc::new(OwnedFd::from(File::open(path).unwrap()));
+        let (descriptor, successor_folder) = (open("/dev/null".as_ref()), open(folder.path()));
+        let descriptors = KeptDescriptors::default();
+        let kept = Kept { descriptor, mounter: MounterId(1), pod: "mp".to_owned(), successor_folder };
+        descriptors.keep("uid", kept);
+        let is_kept_after = |table, is_running| {
+            drop_unused(&descriptors, table, |_| is_running, |_| "/source".into());
+            descriptors.get("uid").is_some()
+        };
+        assert!(is_kept_after(Err(io::ErrorKind::OutOfMemory.into()), false), "unknown");
+        assert!(is_kept_after(Ok(Arc::default()), true), "its pod runs");
+        assert!(!is_kept_after(Ok(Arc::default()), false), "unused");
     }
 }

@@ -15,6 +15,7 @@ use crate::kernel;
 use crate::liveness::Liveness;
 use crate::target::Target;
 
+/// What a sweep removes harms no workload meanwhile, and each one looks at every mount.
 const SWEEP_EVERY: Duration = Duration::from_mins(2);
 
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {

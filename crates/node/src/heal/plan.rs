@@ -12,7 +12,7 @@ use crate::mount_table::Device;
 /// Reported after this long: less may be a busy node.
 const REPORTED_AFTER: Duration = Duration::from_secs(10);
 /// Nothing reports that a mount process stopped answering.
-const CHECK_EVERY: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_secs(15);
 /// While a mount is dead: its Mountpoint Pod is being restarted or replaced.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 /// The longest delay between retries: during an attempt, the kubelet's own calls for the target get ABORTED.
@@ -108,7 +108,7 @@ impl Healing {
         }
         let next_check = if dead.is_empty() {
             self.backoff.record_success(&());
-            CHECK_EVERY
+            POLL_INTERVAL
         } else {
             self.backoff.record_failure(&(), now)
         };
@@ -156,7 +156,7 @@ mod tests {
         let (start, mut healing) = (Instant::now(), Healing::default());
         let mut at = |seconds: u64, observed: &[ObservedMount]| {
             let plan = healing.plan(observed.to_vec(), start + Duration::from_secs(seconds));
-            assert!(plan.dead.is_empty() && plan.next_check == CHECK_EVERY);
+            assert!(plan.dead.is_empty() && plan.next_check == POLL_INTERVAL);
             (plan.unresponsive, plan.report_unresponsive.len(), plan.abort)
         };
         let abort = |device: u32| Abort { source: format!("/source/{device}").into(), device: (0, device) };
@@ -199,7 +199,7 @@ mod tests {
         let delays: Vec<Duration> = (0..6).map(|_| healing.plan(dead(), now).next_check).collect();
         assert!(delays[0] <= FIRST_RETRY && delays[2] > delays[0] && delays[5] <= MAX_RETRY, "{delays:?}");
         assert_eq!(healing.plan(dead(), now).dead, [PathBuf::from("/target/1")]);
-        assert_eq!(healing.plan(Vec::new(), now).next_check, CHECK_EVERY);
+        assert_eq!(healing.plan(Vec::new(), now).next_check, POLL_INTERVAL);
         assert_eq!(healing.plan(dead(), now).next_check, delays[0]);
     }
 }

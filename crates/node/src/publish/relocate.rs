@@ -5,6 +5,7 @@
 //! Each step may be the last one of this process. Until the new pod serves, the old one can continue; after that, all that is
 //! left is to detach the old source.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,8 +27,8 @@ use crate::mounter_client::{self, MounterError};
 use crate::request::PublishRequest;
 use crate::safe_path::SafePath;
 
-/// Between looks whether a mounter has started its mount process.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Between two requests to a mounter that is starting its mount process, which takes up to nine seconds.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A mount that another Mountpoint Pod serves, or has served.
 #[derive(Debug)]
@@ -162,7 +163,7 @@ async fn arrive(
     credentials: &MountCredentials,
     began: Instant,
 ) -> Result<(), (PublishError, Serves)> {
-    let mount_request = source::mount_request(context, request, pod, credentials, Purpose::TakeOver).await;
+    let mount_request = source::mount_request_of(context, request, pod, credentials, Purpose::TakeOver).await;
     let mounter = comm::open(&context.kubelet, &pod.uid).ok().as_ref().and_then(comm::mounter);
     let reply = mounter_client::take_over(&context.kubelet, &pod.uid, mount_request, kept.clone()).await;
     if let Err(error) = reply.map_err(source::failed(context, pod)) {
@@ -215,11 +216,11 @@ async fn go_back(context: &Context, uid: &str, kept: &Kept) {
 }
 
 /// An earlier node service has ended while it moved the mount of this pod, which has left it. Either the next pod serves it
-/// already, or this one continues.
-pub(crate) async fn resume(context: &Context, pod: &MountpointPod) {
+/// already, or this one continues. Does nothing without a mount table: it could end what the next pod serves.
+pub(crate) async fn resume(context: &Context, pod: &MountpointPod) -> io::Result<()> {
     let _lock = context.locks.mountpoint_pod(&pod.name).await;
     let (source, sources) = (context.source(&pod.name), sources_on_node(context.kubelet.path()));
-    let table = context.mounts.table().unwrap_or_default();
+    let table = context.mounts.table()?;
     let others = table.copies(&source).filter(|copy| copy.point.starts_with(&sources));
     for other in others.map(|copy| copy.point.clone()).collect::<Vec<_>>() {
         let is_served = match settled_at(context, &other).await {
@@ -227,7 +228,7 @@ pub(crate) async fn resume(context: &Context, pod: &MountpointPod) {
             Serves::No => false,
             Serves::Unknown => {
                 tracing::warn!(mountpoint_pod = pod.name, "a move was interrupted; outcome unknown");
-                return;
+                return Ok(());
             }
         };
         let leftover = if is_served { &source } else { &other };
@@ -236,12 +237,14 @@ pub(crate) async fn resume(context: &Context, pod: &MountpointPod) {
         }
         if is_served {
             tracing::info!(mountpoint_pod = pod.name, "an interrupted move is complete");
-            return context.descriptors.drop(&pod.uid);
+            context.descriptors.drop(&pod.uid);
+            return Ok(());
         }
     }
     if let Some((uid, kept)) = context.descriptors.of_pod(&pod.name) {
         go_back(context, &uid, &kept).await;
     }
+    Ok(())
 }
 
 /// Whether the Mountpoint Pod with this source serves a mount.
@@ -257,7 +260,7 @@ async fn settled(context: &Context, pod: &MountpointPod) -> Serves {
     let until = Instant::now() + deadlines::HAND_OVER;
     loop {
         match serves(context, pod).await {
-            Serves::Unknown if Instant::now() < until => tokio::time::sleep(LOOK_EVERY).await,
+            Serves::Unknown if Instant::now() < until => tokio::time::sleep(POLL_INTERVAL).await,
             known => return known,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 /// The API server answers in milliseconds; a connection that was cut without notice never does.
-pub const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+pub const API_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -51,7 +51,6 @@ impl From<kube::Error> for Failure {
 }
 
 pub async fn answer<T>(request: impl Future<Output = kube::Result<T>>) -> Result<T, Failure> {
-    let late =
-        || Failure { cause: Cause::Unavailable, message: format!("no answer within {ANSWER_WITHIN:?}") };
-    Ok(tokio::time::timeout(ANSWER_WITHIN, request).await.map_err(|_| late())??)
+    let late = || Failure { cause: Cause::Unavailable, message: format!("no answer within {API_TIMEOUT:?}") };
+    Ok(tokio::time::timeout(API_TIMEOUT, request).await.map_err(|_| late())??)
 }

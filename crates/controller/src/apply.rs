@@ -1,6 +1,6 @@
 //! Steps become writes to attachments, Mountpoint Pods and workloads here, and nowhere else.
 
-mod room;
+mod headroom;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
@@ -16,10 +16,10 @@ use serde_json::json;
 use thiserror::Error;
 
 use crate::api::{Cause, Failure, answer};
+use crate::headroom::{GatedWorkload, HeadroomPod};
 use crate::mountpoint_pod::headroom::Reservation;
 use crate::mountpoint_pod::{Blueprint, Served};
 use crate::observed::{Attachment, MountpointPod};
-use crate::reserved_room::{HeadroomPod, Seeker};
 use crate::step::Step;
 
 /// Why a step did not happen. What to do about it follows from the kind.
@@ -57,7 +57,7 @@ pub enum Applied {
     Attachment(Box<Attachment>),
     AttachmentDeleted(String),
     Pod(Box<MountpointPod>),
-    Seeker(Box<Seeker>),
+    GatedWorkload(Box<GatedWorkload>),
     HeadroomPod(Box<HeadroomPod>),
     PodDeleted { name: String, uid: String },
     Nothing,

@@ -47,12 +47,12 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_priority_class_name: String,
 
-    /// Priority class of Mountpoint Pods for which room was reserved, and which preempt what keeps it. Room is reserved if
-    /// this and the class of headroom pods are set.
+    /// Priority class of Mountpoint Pods for which headroom was reserved, and which preempt the headroom pods. Headroom is
+    /// reserved if this and the class of headroom pods are set.
     #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_preempting_priority_class_name: String,
 
-    /// Priority class of headroom pods, which reserve room for Mountpoint Pods of workloads that ask for it.
+    /// Priority class of headroom pods, which reserve headroom for Mountpoint Pods of workloads that ask for it.
     #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", default_value = "")]
     pub mountpoint_headroom_priority_class_name: String,
 
@@ -104,7 +104,7 @@ pub struct Flags {
     #[arg(long, env = "MOVE_ON_UPGRADE", default_value_t = true, action = clap::ArgAction::Set)]
     pub move_on_upgrade: bool,
 
-    /// Whether to provision claims: `off` where a csi-provisioner runs beside.
+    /// Whether to provision claims. Set `off` if a csi-provisioner does.
     #[arg(long, env = "PROVISIONING", value_enum, default_value = "on")]
     pub provisioning: Provisioning,
 
@@ -143,7 +143,7 @@ pub struct Flags {
     #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:8080")]
     pub probes_address: SocketAddr,
 
-    /// Whether a Lease decides which of several controllers acts.
+    /// Whether to elect a leader, with a Lease.
     #[arg(long, env = "LEADER_ELECTION", default_value_t = true, action = clap::ArgAction::Set)]
     pub leader_election: bool,
 
@@ -156,8 +156,8 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Whether room is reserved for the Mountpoint Pods of workloads that ask for it.
-    pub fn reserves_room(&self) -> bool {
+    /// Whether headroom is reserved for the Mountpoint Pods of workloads that ask for it.
+    pub fn reserves_headroom(&self) -> bool {
         let classes =
             [&self.mountpoint_preempting_priority_class_name, &self.mountpoint_headroom_priority_class_name];
         classes.into_iter().all(|class| !class.is_empty())

@@ -36,8 +36,8 @@ pub struct Group {
     pub attachments: Vec<Attachment>,
     /// UIDs of workloads that wait for this key and that no attachment of the volume lists.
     pub waiting: Vec<String>,
-    /// Those of them for whose Mountpoint Pods room was reserved.
-    pub with_reserved_room: BTreeSet<String>,
+    /// Those of them with headroom.
+    pub with_headroom: BTreeSet<String>,
     /// UIDs of workloads whose attachment was deleted by hand, each with the Mountpoint Pod that serves it and that is
     /// known, from a live read, not to be leaving.
     pub detached: Vec<(String, String)>,
@@ -263,13 +263,13 @@ impl Group {
                         workload_uid: workloads[0].workload_pod_uid.clone(),
                     });
                 } else if !self.pods.contains_key(pod) {
-                    let has_room =
-                        |it: &WorkloadAttachment| self.with_reserved_room.contains(&it.workload_pod_uid);
+                    let has_headroom =
+                        |it: &WorkloadAttachment| self.with_headroom.contains(&it.workload_pod_uid);
                     pods.push(Step::CreatePod {
                         name: pod.clone(),
                         attachment: name.clone(),
                         workload_uid: workloads[0].workload_pod_uid.clone(),
-                        preempts: workloads.iter().any(has_room),
+                        preempts: workloads.iter().any(has_headroom),
                     });
                 }
             }

@@ -9,8 +9,8 @@ pub enum Key {
     Pod(String),
     /// A node, for the warm Mountpoint Pods on it.
     WarmPods(String),
-    /// A workload, by UID, for whose Mountpoint Pods room is reserved, or was.
-    ReservedRoom(String),
+    /// A workload, by UID, with headroom, or which asks for it.
+    Headroom(String),
     /// A workload, by UID, whose service account's role has to be read.
     Role(String),
     /// A claim to provision, by namespace and name.
@@ -24,9 +24,7 @@ impl Key {
     pub fn is_of_provisioning(&self) -> bool {
         match self {
             Self::Claim(..) | Self::Volume(_) => true,
-            Self::Group(_) | Self::Pod(_) | Self::WarmPods(_) | Self::ReservedRoom(_) | Self::Role(_) => {
-                false
-            }
+            Self::Group(_) | Self::Pod(_) | Self::WarmPods(_) | Self::Headroom(_) | Self::Role(_) => false,
         }
     }
 }

@@ -12,6 +12,7 @@ pub mod dispatch;
 pub mod events;
 pub mod flags;
 pub mod group;
+pub mod headroom;
 pub mod key;
 pub mod live_read;
 pub mod metrics;
@@ -21,7 +22,6 @@ pub mod observed;
 pub mod provision;
 pub mod queues;
 pub mod reconcile;
-pub mod reserved_room;
 pub mod resources;
 pub mod run;
 #[cfg(test)]

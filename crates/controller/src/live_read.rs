@@ -1,6 +1,6 @@
 //! Live reads, where a decision must not rely on a cache, which may be outdated.
 
-mod room;
+mod headroom;
 
 use std::collections::BTreeSet;
 

@@ -19,17 +19,17 @@ use crate::world::View;
 pub fn failure(
     key: &SharingKey,
     invalid: Option<&VolumeError>,
-    applied: &Result<(), StepError>,
+    failed: Option<&StepError>,
 ) -> Option<(Reason, String)> {
     if let Some(error) = invalid {
         return Some((Reason::InvalidVolumeAttributes, error.to_string()));
     }
-    match applied {
-        Err(StepError::NoVolume { .. }) => {
+    match failed {
+        Some(StepError::NoVolume { .. }) => {
             let message = format!("PersistentVolume {} no longer exists", key.volume_name);
             Some((Reason::PersistentVolumeMissing, message))
         }
-        Err(StepError::Refused { message, .. }) => {
+        Some(StepError::Refused { message, .. }) => {
             let message = format!("the API server refuses the Mountpoint Pod or its attachment: {message}");
             Some((Reason::MountpointPodRejected, message))
         }

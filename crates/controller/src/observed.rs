@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::mountpoint_pod::EarlyMount;
 pub use contract::mountpoint_pod::{MountpointPod, Phase, StartFailure};
 use contract::names::{DRIVER, label};
@@ -36,7 +36,7 @@ pub struct Workload {
     /// A container of it runs, perhaps an init container while the phase is still Pending.
     pub busy: bool,
     /// Headroom pods were created for its Mountpoint Pods, which may preempt them.
-    pub has_reserved_room: bool,
+    pub has_headroom: bool,
     pub created: Option<Time>,
 }
 
@@ -54,7 +54,7 @@ impl Workload {
         let account = pod.spec.service_account_name.clone().filter(|account| !account.is_empty());
         Some(Self {
             // A copied label is of another workload.
-            has_reserved_room: pod.labels().get(label::HEADROOM_FOR_WORKLOAD) == Some(&uid),
+            has_headroom: pod.labels().get(label::HEADROOM_FOR_WORKLOAD) == Some(&uid),
             uid,
             namespace: pod.namespace()?,
             name: pod.name_any(),
@@ -91,7 +91,7 @@ pub struct S3Volume {
     pub name: String,
     pub handle: String,
     pub attributes: BTreeMap<String, String>,
-    pub secret: SecretRef,
+    pub secret: SecretPresence,
     pub mount_options: Vec<String>,
     /// The first one, which is what the kubelet mounts it with.
     pub access_mode: Option<String>,
@@ -109,7 +109,7 @@ impl S3Volume {
             name: volume.name_any(),
             handle: csi.volume_handle.clone(),
             attributes: csi.volume_attributes.clone(),
-            secret: csi.node_publish_secret_ref.map_or(SecretRef::Absent, |_| SecretRef::Present),
+            secret: csi.node_publish_secret_ref.map_or(SecretPresence::Absent, |_| SecretPresence::Present),
             mount_options: volume.spec.mount_options.clone(),
             access_mode: volume.spec.access_modes.first().cloned(),
             claim: claim.map(|claim| (claim.namespace.clone(), claim.name.clone())),
@@ -124,7 +124,7 @@ impl S3Volume {
             EarlyMount { attributes: self.attributes.clone(), mount_options: self.mount_options.clone() };
         let words = early.attributes.iter().flat_map(|(key, value)| [key, value]).chain(&early.mount_options);
         let is_short = words.map(String::len).sum::<usize>() <= LONGEST_EARLY_MOUNT;
-        (is_usual && is_short && self.secret == SecretRef::Absent).then_some(early)
+        (is_usual && is_short && self.secret == SecretPresence::Absent).then_some(early)
     }
 
     pub fn plan(&self) -> Result<VolumePlan, VolumeError> {
@@ -289,7 +289,7 @@ mod tests {
             let slim = json!({"metadata": {"name": "pv"}, "spec": {"csi": csi}});
             S3Volume::of(&serde_json::from_value(slim).unwrap()).unwrap().secret
         };
-        assert_eq!(secret(json!(null)), SecretRef::Absent);
-        assert_eq!(secret(json!({"namespace": "ns", "name": "keys"})), SecretRef::Present);
+        assert_eq!(secret(json!(null)), SecretPresence::Absent);
+        assert_eq!(secret(json!({"namespace": "ns", "name": "keys"})), SecretPresence::Present);
     }
 }

@@ -1,7 +1,7 @@
 //! One key at a time: gather what is known, confirm by live reads where a cache is not enough, decide, write, report.
 
 mod group;
-mod reserved_room;
+mod headroom;
 mod warm;
 
 use std::sync::Arc;
@@ -50,10 +50,22 @@ impl ReconcileError {
     }
 }
 
-/// What has become of a decision: the steps that were applied, and the failure of the next one.
+/// What has become of a decision.
 struct Written {
+    /// Those that were applied.
     steps: Vec<Step>,
-    applied: Result<(), StepError>,
+    /// The step after them, and why it was not.
+    failed: Option<(Step, StepError)>,
+}
+
+impl Written {
+    fn error(&self) -> Option<&StepError> {
+        self.failed.as_ref().map(|(_, error)| error)
+    }
+
+    fn complete(self) -> Result<(), StepError> {
+        self.failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
 }
 
 pub struct Reconciler {
@@ -76,7 +88,7 @@ impl Reconciler {
             Key::Group(name) => self.group(name).await,
             Key::Pod(name) => self.unnamed_pod(name).await,
             Key::WarmPods(node) => self.warm_pods(node).await,
-            Key::ReservedRoom(uid) => self.reserved_room(uid).await,
+            Key::Headroom(uid) => self.headroom(uid).await,
             Key::Role(uid) => self.role(uid).await,
             Key::Claim(namespace, name) => match &self.provisioner {
                 Some(provisioner) => Ok(provisioner.claim(namespace, name).await),
@@ -133,7 +145,7 @@ impl Reconciler {
             _ => retire(&pod),
         };
         if let Some(step) = step {
-            self.apply(&[step], None, None).await.1?;
+            self.apply(vec![step], None, None).await.complete()?;
         }
         Ok(Outcome::Done)
     }
@@ -172,30 +184,27 @@ impl Reconciler {
     }
 
     /// Applies steps in order and updates the caches at once. The first failure ends it, because later steps rely on earlier
-    /// ones. Returns how many were applied.
-    async fn apply(
-        &self,
-        steps: &[Step],
-        key: Option<&SharingKey>,
-        served: Option<Served<'_>>,
-    ) -> (usize, Result<(), StepError>) {
+    /// ones.
+    async fn apply(&self, steps: Vec<Step>, key: Option<&SharingKey>, served: Option<Served<'_>>) -> Written {
         // A watch may show a pod without its attachment before the step that retires the pod is reached: the pod's own key
         // waits meanwhile, and is handled if the step is never reached.
         let retired: Vec<String> = steps.iter().filter_map(Step::retires).map(str::to_owned).collect();
         self.world().retiring.extend(retired.iter().cloned());
-        let (mut done, mut outcome) = (0, Ok(()));
+        let mut written = Written { steps: Vec::new(), failed: None };
         for step in steps {
-            outcome = self.apply_step(step, key, served).await;
-            if outcome.is_err() {
-                break;
+            match self.apply_step(&step, key, served).await {
+                Ok(()) => written.steps.push(step),
+                Err(error) => {
+                    written.failed = Some((step, error));
+                    break;
+                }
             }
-            done += 1;
         }
         self.world().retiring.retain(|name| !retired.contains(name));
-        if outcome.is_err() {
+        if written.failed.is_some() {
             send(&self.sink, retired.into_iter().map(Key::Pod).collect());
         }
-        (done, outcome)
+        written
     }
 
     async fn apply_step(
@@ -214,7 +223,7 @@ impl Reconciler {
                 Applied::Attachment(attachment) => world.set_attachment(*attachment),
                 Applied::AttachmentDeleted(name) => world.remove_attachment(&name),
                 Applied::Pod(pod) => world.set_pod(*pod),
-                Applied::Seeker(seeker) => world.set_seeker(&seeker),
+                Applied::GatedWorkload(gated) => world.set_gated(&gated),
                 Applied::HeadroomPod(pod) => world.set_headroom_pod(*pod),
                 Applied::PodDeleted { name, uid } => world.mark_deleted(&name, &uid),
                 Applied::Nothing => Vec::new(),

@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::api::ANSWER_WITHIN;
+use crate::api::API_TIMEOUT;
 use crate::apply::Writer;
 use crate::definition;
 use crate::dispatch::dispatch;
@@ -51,7 +51,7 @@ const LEASE: &str = "s3-csi-controller";
 const LEASE_SECONDS: u64 = 8;
 /// A predecessor's last write may still be under way when this controller becomes leader: its lease and the deadline of a
 /// write together.
-const SOLE_WRITER_AFTER: Duration = Duration::from_secs(LEASE_SECONDS).saturating_add(ANSWER_WITHIN);
+const SOLE_WRITER_AFTER: Duration = Duration::from_secs(LEASE_SECONDS).saturating_add(API_TIMEOUT);
 /// The holder renews this long before the end.
 const LEASE_GRACE_SECONDS: u64 = 3;
 
@@ -100,7 +100,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let (per_node, in_cluster) = (flags.warm_mountpoint_pods, flags.most_warm_mountpoint_pods);
     caches.world.lock().warm = WarmPods::new(per_node, in_cluster, blueprint.warm_shape());
-    caches.world.lock().room.is_on = flags.reserves_room();
+    caches.world.lock().headroom.is_on = flags.reserves_headroom();
     let reconciler = Arc::new(Reconciler {
         reader: Reader::new(&client, &flags.mountpoint_namespace),
         world: Arc::clone(&caches.world),
@@ -170,9 +170,8 @@ fn provisioning_context(
         return Ok(None);
     }
     let endpoint = Endpoint::parse(&flags.endpoint_url, &flags.region)?;
-    let calls = metrics.s3_calls.clone();
     let ca_bundle = flags.ca_bundle.as_deref();
-    let s3 = S3Client::new(endpoint, flags.s3_addressing, ca_bundle, &flags.s3_proxy, calls);
+    let s3 = S3Client::new(endpoint, flags.s3_addressing, ca_bundle, &flags.s3_proxy, metrics);
     let keys = DriverKeys { folder: flags.credentials_dir.clone() };
     let driver = DriverCredentials::new(keys, &flags.identity, s3.endpoint.default_region(), ca_bundle);
     Ok(Some(Arc::new(Context::new(client, s3, driver, metrics.buckets_kept.clone()))))

@@ -21,6 +21,13 @@ pub struct SlimVolume {
     pub(crate) status: SlimVolumeStatus,
 }
 
+impl SlimVolume {
+    /// Whether it is the driver's volume with this handle.
+    pub fn has_handle(&self, handle: &str) -> bool {
+        self.spec.csi.as_ref().is_some_and(|csi| csi.driver == DRIVER && csi.volume_handle == handle)
+    }
+}
+
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct SlimVolumeSpec {

@@ -41,8 +41,8 @@ pub enum Step {
         uid: String,
         resource_version: u64,
     },
-    /// An existing pod of this name that was created for the same attachment is accepted. `preempts` if room was reserved for
-    /// it, which it takes.
+    /// An existing pod of this name that was created for the same attachment is accepted. `preempts` if there is headroom
+    /// for it, which it takes.
     CreatePod {
         name: String,
         attachment: String,
@@ -93,7 +93,7 @@ pub enum Step {
     UnlabelWorkload(WorkloadRef),
     /// Lets the scheduler place the workload, as far as we are concerned.
     RemoveGate(WorkloadRef),
-    /// Keeps room for the Mountpoint Pod that the workload's volume will need. One that exists is accepted.
+    /// Reserves headroom for the Mountpoint Pod that the workload's volume will need. One that exists is accepted.
     CreateHeadroomPod {
         name: String,
         workload: WorkloadRef,

@@ -4,7 +4,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use jiff::SignedDuration;
+use contract::slim::{SlimCondition, SlimPod};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::observed::{MountpointPod, Phase};
@@ -51,7 +52,7 @@ pub struct WarmNode {
     pub shape: String,
     pub per_node: PerNode,
     /// How many more the installation allows on all nodes together.
-    pub room: usize,
+    pub quota_left: usize,
     /// How many of this node's are beyond that.
     pub beyond: usize,
     /// Its UID, if the driver runs there and pods may be added: it is neither cordoned nor drained nor short of anything.
@@ -64,7 +65,7 @@ pub struct WarmNode {
     pub missed: Option<Time>,
     /// When a volume last claimed one there.
     pub claimed: Option<Time>,
-    /// When the scheduler last found no room there for a Mountpoint Pod, warm or not.
+    /// When the scheduler last found no room there for a Mountpoint Pod, warm or not, or nowhere for a workload.
     pub full: Option<Time>,
     /// All of the node, whatever their state.
     pub warm: Vec<MountpointPod>,
@@ -89,7 +90,7 @@ impl WarmNode {
         });
         let failing = self.warm.iter().filter(|pod| self.failure_left(pod).is_some()).count();
         let is_quiet = self.left(self.claimed.as_ref(), REPLACED_AFTER).is_none();
-        let missing = wanted.saturating_sub(kept.len() + failing).min(self.room);
+        let missing = wanted.saturating_sub(kept.len() + failing).min(self.quota_left);
         let names: Vec<String> =
             std::iter::repeat_with(unique).take(if is_quiet { missing } else { 0 }).collect();
         let created = self.open.iter().cycle().zip(names).map(|(node_uid, name)| Step::CreateWarmPod {
@@ -142,6 +143,22 @@ impl WarmNode {
         let left = lasts - self.now.0.duration_since(since?.0);
         Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
+}
+
+/// Whether the scheduler finds no node with enough resources for a workload. Its message names no node, only how many nodes lack
+/// what: `0/3 nodes are available: 1 Insufficient memory, 2 Too many pods.` A workload that waits for longer than warm pods make
+/// room has already had theirs, perhaps from an earlier controller.
+pub fn is_crowded_out(pod: &SlimPod, now: Timestamp) -> bool {
+    let created = pod.metadata.creation_timestamp.as_ref();
+    let is_new = created.is_some_and(|created| now.duration_since(created.0) < FULL_FOR);
+    let lacks_resources = |condition: &SlimCondition| {
+        let message = condition.message.as_deref().unwrap_or_default();
+        condition.kind == "PodScheduled"
+            && condition.status == "False"
+            && condition.reason.as_deref() == Some("Unschedulable")
+            && (message.contains("Insufficient ") || message.contains("Too many pods"))
+    };
+    is_new && pod.status.conditions.iter().any(lacks_resources)
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ fn group(age: i64, started: bool) -> Group {
         driver_version: VERSION.into(),
         attachments: vec![attachment],
         waiting: vec!["two".into()],
-        with_reserved_room: BTreeSet::new(),
+        with_headroom: BTreeSet::new(),
         detached: vec![],
         gone: BTreeSet::new(),
         ending: BTreeSet::new(),

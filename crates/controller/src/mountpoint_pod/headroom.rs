@@ -1,4 +1,4 @@
-//! The pod that keeps the room of a Mountpoint Pod to come, and the Mountpoint Pod that takes it.
+//! The pod that reserves headroom for a Mountpoint Pod to come, and the Mountpoint Pod that takes it.
 
 use contract::names::{annotation, label};
 use contract::volume::{Cache, Volume};
@@ -14,7 +14,7 @@ use crate::step::WorkloadRef;
 /// ended the container, and the kubelet would reject the Mountpoint Pod.
 const GRACE_SECONDS: i64 = 1;
 
-/// The workload and the volume that room is reserved for.
+/// The workload and the volume that headroom is reserved for.
 #[derive(Clone, Copy, Debug)]
 pub struct Reservation<'a> {
     pub workload: &'a WorkloadRef,
@@ -100,7 +100,7 @@ fn beside(workload_uid: &str, namespace: &str) -> Affinity {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use contract::authentication::SecretRef;
+    use contract::authentication::SecretPresence;
     use contract::sharing::{Identity, SharingKey};
     use contract::volume_plan::VolumePlan;
     use serde_json::{Value, json};
@@ -120,7 +120,7 @@ mod tests {
         let blueprint = Blueprint::new(Flags::parse_from(all), "9.8.7", false);
         let attributes = [("bucketName", "bucket")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let volume = VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume;
+        let volume = VolumePlan::parse(&attributes, SecretPresence::Absent, [""]).unwrap().volume;
         let workload = &WorkloadRef { namespace: "shop".into(), name: "till".into(), uid: "uid-1".into() };
         let reservation = Reservation { workload, volume_name, volume: &volume };
         let key = SharingKey {

@@ -1,6 +1,6 @@
 use super::*;
 use clap::Parser as _;
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::sharing::Identity;
 use contract::volume_plan::VolumePlan;
 use serde_json::{Value, json};
@@ -14,7 +14,7 @@ fn build_for(volume_name: &str, flags: &[&str], attributes: &[(&str, &str)], ass
     let blueprint = Blueprint::new(Flags::parse_from(flags), "9.8.7", assigns_users);
     let attributes = [("bucketName", "bucket")].iter().chain(attributes);
     let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    let volume = VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume;
+    let volume = VolumePlan::parse(&attributes, SecretPresence::Absent, [""]).unwrap().volume;
     let key = SharingKey {
         node: "worker-1".into(),
         volume_name: volume_name.to_owned(),

@@ -87,7 +87,7 @@ impl Blueprint {
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
-    use contract::authentication::SecretRef;
+    use contract::authentication::SecretPresence;
     use contract::sharing::Identity;
     use contract::volume_plan::VolumePlan;
 
@@ -107,7 +107,7 @@ mod tests {
     fn volume(attributes: &[(&str, &str)]) -> Volume {
         let attributes = [("bucketName", "bucket")].iter().chain(attributes);
         let attributes = attributes.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume
+        VolumePlan::parse(&attributes, SecretPresence::Absent, [""]).unwrap().volume
     }
 
     /// RFC 7386.

@@ -113,7 +113,7 @@ impl Buckets {
             VolumeId::Prefix { deletion: DeletionPolicy::Retain, .. } => Ok(DeleteOutcome::Retained),
             VolumeId::Prefix { deletion: DeletionPolicy::DeleteObjects, bucket, prefix, .. } => {
                 let remaining = self.delete_objects(bucket, Some(prefix), account).await?;
-                Ok(if remaining == Remaining::Some {
+                Ok(if remaining == Remaining::More {
                     DeleteOutcome::Incomplete
                 } else {
                     DeleteOutcome::Deleted
@@ -134,13 +134,13 @@ impl Buckets {
         }
         let objects = self.delete_objects(bucket, None, account).await?;
         let uploads = self.abort_uploads(bucket, account).await?;
-        if [objects, uploads].contains(&Remaining::Some) {
+        if [objects, uploads].contains(&Remaining::More) {
             return Ok(DeleteOutcome::Incomplete);
         }
         match self.try_delete(bucket, account).await? {
             // A workload was still writing, or the server needs a moment: try again. What is not listed, like old versions
             // of objects, keeps its bucket.
-            DeleteOutcome::Kept(_) if [objects, uploads].contains(&Remaining::None) => {
+            DeleteOutcome::Kept(_) if [objects, uploads].contains(&Remaining::Emptied) => {
                 Ok(DeleteOutcome::Incomplete)
             }
             gone => Ok(gone),
@@ -182,7 +182,7 @@ impl Buckets {
             self.s3.delete_objects(account, bucket, &keys).await.map_err(BucketError::Delete)?;
             before = keys.into_iter().next();
         }
-        Ok(Remaining::Some)
+        Ok(Remaining::More)
     }
 
     async fn abort_uploads(&self, bucket: &str, account: &Account) -> Result<Remaining, BucketError> {
@@ -197,7 +197,7 @@ impl Buckets {
         Ok(if uploads.len() < UPLOADS_AT_ONCE {
             Remaining::after(!uploads.is_empty())
         } else {
-            Remaining::Some
+            Remaining::More
         })
     }
 
@@ -213,16 +213,16 @@ impl Buckets {
 /// What a turn leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Remaining {
-    Some,
+    More,
     /// It deleted everything that it found.
-    None,
+    Emptied,
     /// There was nothing to delete.
-    Untouched,
+    WasEmpty,
 }
 
 impl Remaining {
     fn after(found: bool) -> Self {
-        if found { Self::None } else { Self::Untouched }
+        if found { Self::Emptied } else { Self::WasEmpty }
     }
 }
 

@@ -21,9 +21,8 @@ use super::bucket::DeleteOutcome;
 use super::claims::account::BucketAccount;
 use super::class::parameters::{CLAIM_NAME, CLAIM_NAMESPACE, ClassParameters, REGION};
 use super::context::Context;
-use super::csi_request::{
-    CreatedVolumes, CreatedWith, RequestError, check_capabilities, credentials, mount_flags,
-};
+use super::created_volumes::{CreatedVolumes, CreatedWith};
+use super::csi_request::{RequestError, check_capabilities, credentials, mount_flags};
 use super::error::ProvisionError;
 use super::new_volume::NewVolume;
 use super::reclaim::delete_contents;
@@ -35,7 +34,7 @@ use crate::slim::SlimVolume;
 const DEFAULT_CAPACITY_BYTES: i64 = 1 << 30;
 const CAPABILITIES: [Type; 2] = [Type::CreateDeleteVolume, Type::SingleNodeMultiWriter];
 
-/// The name of the volume with a handle.
+/// The name of a volume with this handle, as far as the watch has shown it.
 pub type VolumeByHandle = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
 pub struct ControllerService {
@@ -73,7 +72,7 @@ impl ControllerService {
         let source = (!request.secrets.is_empty()).then_some(AuthenticationSource::Secret);
         let credentials = match credentials(request.secrets)? {
             Some(credentials) => credentials,
-            None => self.credentials_of_class(&parameters).await?,
+            None => self.credentials_of_request(&parameters).await?,
         };
         let parameters = CreatedWith { required, limit, parameters };
         if self.created.differs(new.id.bucket_name(), &parameters) {
@@ -111,14 +110,20 @@ impl ControllerService {
 
     /// A request without credentials may be for a class without a Secret, or for a Secret that was emptied or is gone; the
     /// driver's keys are for the first of them only. Only a csi-provisioner with `--extra-create-metadata` names the claim.
-    async fn credentials_of_class(
+    async fn credentials_of_request(
         &self,
         parameters: &BTreeMap<String, String>,
-    ) -> Result<Credentials, ProvisionError> {
+    ) -> Result<Credentials, RequestError> {
         let claim = parameters.get(CLAIM_NAMESPACE).zip(parameters.get(CLAIM_NAME));
-        let Some((namespace, name)) = claim else { return self.context.credentials(None).await };
+        let (namespace, name) = claim.ok_or(RequestError::ClaimUnnamed)?;
+        Ok(self.credentials_of_class(namespace, name).await?)
+    }
+
+    /// What the class of a claim names.
+    async fn credentials_of_class(&self, namespace: &str, name: &str) -> Result<Credentials, ProvisionError> {
         let claim = self.context.kubernetes.claim(namespace, name).await?;
-        let claim = claim.ok_or_else(|| ProvisionError::ClaimMissing(namespace.clone(), name.clone()))?;
+        let claim =
+            claim.ok_or_else(|| ProvisionError::ClaimMissing(namespace.to_owned(), name.to_owned()))?;
         let class = self.context.kubernetes.class(&claim.class).await?;
         let class = class.ok_or_else(|| ProvisionError::ClassMissing(claim.class.clone()))?;
         let account = BucketAccount::of_class(&claim, &class, &self.context.buckets.s3.endpoint)
@@ -131,7 +136,7 @@ impl ControllerService {
             return Err(RequestError::Id);
         }
         let id = VolumeId::parse(&request.volume_id);
-        let volume = self.volume(&request.volume_id).await;
+        let volume = self.volume(&request.volume_id).await?;
         let given = if id.is_some() { credentials(request.secrets)? } else { None };
         match delete_contents(&self.context, id.as_ref(), volume.as_ref(), given).await? {
             DeleteOutcome::Incomplete => return Err(RequestError::Incomplete(request.volume_id)),
@@ -143,10 +148,17 @@ impl ControllerService {
         Ok(())
     }
 
-    /// The object of the volume, which the request does not name: it has the region and the Secret, and gets the Events.
-    async fn volume(&self, volume_id: &str) -> Option<SlimVolume> {
-        let name = (self.volume_by_handle)(volume_id)?;
-        self.context.kubernetes.volume(&name).await.ok()?
+    /// The object of the volume, which the request does not name: it has the region and the Secret, and gets the Events. Only
+    /// the API server knows that there is none: a watch may lag, and the driver's keys would replace those of its Secret.
+    async fn volume(&self, volume_id: &str) -> Result<Option<SlimVolume>, ProvisionError> {
+        let kubernetes = &self.context.kubernetes;
+        if let Some(name) = (self.volume_by_handle)(volume_id) {
+            let volume = kubernetes.volume(&name).await?;
+            if let Some(volume) = volume.filter(|volume| volume.has_handle(volume_id)) {
+                return Ok(Some(volume));
+            }
+        }
+        Ok(kubernetes.volume_with_handle(volume_id).await?)
     }
 
     async fn validate(

@@ -8,6 +8,7 @@ pub mod bucket;
 pub mod claims;
 pub mod class;
 pub mod context;
+mod created_volumes;
 mod csi_request;
 pub mod csi_service;
 pub mod driver_credentials;

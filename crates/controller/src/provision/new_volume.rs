@@ -6,10 +6,13 @@ use contract::arguments::Arguments;
 use contract::names::DRIVER;
 use contract::options::MountOption;
 use contract::volume::{AuthenticationSource, attribute};
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec, SecretReference,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt as _;
-use serde_json::json;
+use kube::api::ObjectMeta;
 
 use super::claims::claim::Claim;
 use super::class::parameters::{ClassError, ClassParameters, DELETION_POLICY, Placement, REGION, SecretRef};
@@ -20,6 +23,8 @@ use super::volume_id::{DeletionPolicy, VolumeId};
 
 /// csi-provisioner writes its identity into the attributes of every volume.
 const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+/// The reclaim policy of a class that names none.
+const DELETE: &str = "Delete";
 /// Marks dynamically provisioned volumes, as the reference driver does.
 pub const DYNAMIC: &str = "dynamicProvisioning";
 
@@ -107,43 +112,52 @@ impl NewVolume {
         let mut attributes = self.attributes(Some(source));
         attributes.insert(IDENTITY.to_owned(), identity.to_owned());
         let deletion = self.provisioner_secret.as_ref();
-        let annotations = json!({
-            PROVISIONED_BY: DRIVER,
-            DELETION_SECRET_NAME: deletion.map(|secret| secret.name.as_str()).unwrap_or_default(),
-            DELETION_SECRET_NAMESPACE: deletion.map(|secret| secret.namespace.as_str()).unwrap_or_default(),
-        });
-        // The API server's default is Delete.
-        let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
-        let finalizers: &[&str] = if policy == "Delete" { &[FINALIZER] } else { &[] };
-        let publish = self.node_publish_secret.as_ref();
-        let publish = publish.map(|secret| json!({"name": secret.name, "namespace": secret.namespace}));
-        let object = json!({
-            "metadata": {"name": claim.volume_name(), "annotations": annotations, "finalizers": finalizers},
-            "spec": {
-                "accessModes": claim.access_modes,
-                "capacity": {"storage": claim.storage},
-                "claimRef": {
-                    "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": claim.namespace,
-                    "name": claim.name, "uid": claim.uid, "resourceVersion": claim.resource_version.to_string(),
-                },
-                "csi": {
-                    "driver": DRIVER, "volumeHandle": self.id.to_string(), "volumeAttributes": attributes,
-                    "nodePublishSecretRef": publish,
-                },
-                "mountOptions": self.mount_options(),
-                "persistentVolumeReclaimPolicy": policy,
-                "storageClassName": class.name_any(),
-                "volumeMode": "Filesystem",
+        let deletion =
+            deletion.map(|secret| (secret.name.as_str(), secret.namespace.as_str())).unwrap_or_default();
+        let annotations = [
+            (PROVISIONED_BY, DRIVER),
+            (DELETION_SECRET_NAME, deletion.0),
+            (DELETION_SECRET_NAMESPACE, deletion.1),
+        ];
+        let annotations = annotations.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let policy = class.reclaim_policy.as_deref().unwrap_or(DELETE);
+        let csi = CSIPersistentVolumeSource {
+            driver: DRIVER.to_owned(),
+            volume_handle: self.id.to_string(),
+            volume_attributes: Some(attributes),
+            node_publish_secret_ref: self.node_publish_secret.as_ref().map(|secret| SecretReference {
+                name: Some(secret.name.clone()),
+                namespace: Some(secret.namespace.clone()),
+            }),
+            ..CSIPersistentVolumeSource::default()
+        };
+        PersistentVolume {
+            metadata: ObjectMeta {
+                name: Some(claim.volume_name()),
+                annotations: Some(annotations.into()),
+                finalizers: (policy == DELETE).then(|| vec![FINALIZER.to_owned()]),
+                ..ObjectMeta::default()
             },
-        });
-        serde_json::from_value(object).expect("a valid PersistentVolume")
+            spec: Some(PersistentVolumeSpec {
+                access_modes: Some(claim.access_modes.clone()),
+                capacity: Some([("storage".to_owned(), Quantity(claim.storage.clone()))].into()),
+                claim_ref: Some(claim.reference()),
+                csi: Some(csi),
+                mount_options: Some(self.mount_options()),
+                persistent_volume_reclaim_policy: Some(policy.to_owned()),
+                storage_class_name: Some(class.name_any()),
+                volume_mode: Some("Filesystem".to_owned()),
+                ..PersistentVolumeSpec::default()
+            }),
+            ..PersistentVolume::default()
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     fn claim() -> Claim {
         let object = json!({
@@ -185,7 +199,7 @@ mod tests {
         assert!(attributes.as_object().unwrap().keys().all(|key| !key.starts_with("csi.storage.k8s.io/")));
         assert_eq!(written["spec"]["mountOptions"], json!(["allow-delete", "region=eu-west-1"]));
         assert_eq!(written["metadata"]["annotations"][DELETION_SECRET_NAME], "make");
-        assert_eq!(written["metadata"].get("finalizers"), Some(&json!([])), "its bucket stays");
+        assert_eq!(written["metadata"].get("finalizers"), None, "its bucket stays");
         assert_eq!(attributes.get("deletionPolicy"), None, "what is in it stays, too");
     }
 

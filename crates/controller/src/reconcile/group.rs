@@ -38,7 +38,7 @@ impl Reconciler {
         }
         self.count_warm(&group, &written.steps, suits_warm);
         self.report(name, &view, plan.as_ref(), &group, &waiting, &written).await;
-        written.applied?;
+        written.complete()?;
         let cache_lags = (group.gone.len() < view.suspects.len()).then_some(CACHE_LAG);
         let waits_for_turn = volume.is_some() && !group.upgrades && self.has_outdated(&view);
         let turn = waits_for_turn.then_some(UPGRADE_TURN);
@@ -76,7 +76,7 @@ impl Reconciler {
             driver_version: version.to_owned(),
             attachments: view.attachments.clone(),
             waiting: waiting.iter().map(|workload| workload.uid.clone()).collect(),
-            with_reserved_room: self.with_reserved_room(&waiting),
+            with_headroom: self.with_headroom(&waiting),
             detached,
             gone,
             ending: ending.map(|workload| workload.uid.clone()).collect(),
@@ -98,14 +98,14 @@ impl Reconciler {
         plan: Option<&Result<VolumePlan, VolumeError>>,
         group: &Group,
         waiting: &[Workload],
-        Written { steps, applied }: &Written,
+        written: &Written,
     ) {
         let (plan, invalid) =
             (plan.and_then(|plan| plan.as_ref().ok()), plan.and_then(|plan| plan.as_ref().err()));
-        let failure = notices::failure(&view.key, invalid, applied);
+        let failure = notices::failure(&view.key, invalid, written.error());
         if let Some((reason, message)) = &failure {
             // Workloads that are served keep their mounts, whatever became of the volume since.
-            let workloads = if applied.is_err() { &view.workloads } else { &view.waiting };
+            let workloads = if written.failed.is_some() { &view.workloads } else { &view.waiting };
             self.events.publish(&Notice {
                 workloads: workloads.clone(),
                 reason: *reason,
@@ -117,7 +117,7 @@ impl Reconciler {
         let cache_limit = plan.and_then(|plan| self.writer.cache_limit(&plan.volume));
         let warnings = notices::volume_warnings(view, ignored, cache_limit, waiting);
         let namespace = &self.reader.mountpoint_namespace;
-        let replacements = notices::replacements(namespace, view, group, steps);
+        let replacements = notices::replacements(namespace, view, group, &written.steps);
         for notice in warnings.iter().chain(&replacements) {
             self.events.publish(notice);
         }
@@ -126,7 +126,8 @@ impl Reconciler {
         for notice in notices::start_failures(namespace, &view) {
             self.events.publish(&notice);
         }
-        let (failure, is_claimed) = (failure.filter(|_| applied.is_err()), steps.iter().any(Step::claims));
+        let failure = failure.filter(|_| written.failed.is_some());
+        let is_claimed = written.steps.iter().any(Step::claims);
         let now = Time(Timestamp::now());
         for step in conditions::changes(namespace, &view, failure.as_ref(), is_claimed, &now) {
             if let Err(error) = self.apply_step(&step, Some(&view.key), None).await {

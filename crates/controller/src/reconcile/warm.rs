@@ -16,26 +16,22 @@ use crate::warm::WarmNode;
 impl Reconciler {
     /// Decides and writes. If the warm pod can no longer be claimed, decides again without it, at once.
     pub(super) async fn write(&self, group: &mut Group, served: Option<Served<'_>>) -> Written {
-        let mut steps = group.decide();
+        let steps = group.decide();
         if steps.iter().any(Step::claims) {
             // Before the claim, whose place would else be filled at once.
             self.world().warm.hit(&group.key.node, &group.now);
         }
-        let (mut done, mut applied) = self.apply(&steps, Some(&group.key), served).await;
-        let is_lost =
-            matches!(applied, Err(StepError::Conflict { .. })) && steps.get(done).is_some_and(Step::claims);
-        if is_lost {
+        let mut written = self.apply(steps, Some(&group.key), served).await;
+        if let Some((Step::ClaimPod { .. }, StepError::Conflict { .. })) = &written.failed {
             self.metrics.warm(Warmth::Lost);
             // It stays reserved until a watch shows what became of it.
             group.warm = None;
-            steps = group.decide();
-            (done, applied) = self.apply(&steps, Some(&group.key), served).await;
+            written = self.apply(group.decide(), Some(&group.key), served).await;
         }
         if let Some(warm) = &group.warm {
             self.world().warm.release(&warm.name);
         }
-        steps.truncate(done);
-        Written { steps, applied }
+        written
     }
 
     /// Whether new pods could have been warm ones.
@@ -69,9 +65,9 @@ impl Reconciler {
             world.warm.expect(created);
             (warm_node, steps, created)
         };
-        let applied = self.apply(&steps, None, None).await.1;
+        let written = self.apply(steps, None, None).await;
         self.world().warm.arrived(created);
-        applied?;
+        written.complete()?;
         Ok(warm_node.look_again().map_or(Outcome::Done, Outcome::Again))
     }
 }

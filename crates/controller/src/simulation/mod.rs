@@ -3,7 +3,7 @@
 
 mod api_server;
 mod decisions;
-mod reserved_room;
+mod headroom;
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,6 @@
 use contract::mountpoint_pod::Warm;
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::*;
 use crate::observed::created;
@@ -29,7 +30,7 @@ fn warm_node(warm: &[MountpointPod]) -> WarmNode {
         now: at(NOW),
         shape: "shape".to_owned(),
         per_node: PerNode::Fixed(2),
-        room: 100,
+        quota_left: 100,
         beyond: 0,
         open: Some("node-uid".to_owned()),
         node_gone: false,
@@ -63,8 +64,8 @@ fn a_node_keeps_as_many_as_are_wanted() {
     assert_eq!(decided(&warm_node(&[one.clone(), two.clone()])), [""; 0]);
     let three = warm("three", Phase::Running);
     assert_eq!(decided(&warm_node(&[one.clone(), two.clone(), three])), ["two"], "those that run stay");
-    assert_eq!(decided(&WarmNode { room: 1, ..warm_node(&[]) }), ["+"], "the cluster has a limit");
-    let lowered = WarmNode { room: 0, beyond: 1, ..warm_node(&[one.clone(), two.clone()]) };
+    assert_eq!(decided(&WarmNode { quota_left: 1, ..warm_node(&[]) }), ["+"], "the cluster has a limit");
+    let lowered = WarmNode { quota_left: 0, beyond: 1, ..warm_node(&[one.clone(), two.clone()]) };
     assert_eq!(decided(&lowered), ["two"], "the limit was lowered");
     for unwanted in [
         WarmNode { open: None, ..warm_node(&[one.clone(), two.clone()]) },
@@ -133,4 +134,25 @@ fn a_policy_is_a_number_off_or_auto() {
     for wrong in ["", "-1", "Auto", "many", "on"] {
         assert!(wrong.parse::<PerNode>().is_err(), "{wrong}");
     }
+}
+
+#[test]
+fn a_workload_is_crowded_out_if_resources_are_what_it_lacks() {
+    let is_crowded_out = |kind: &str, status: &str, message: &str, age: i64| {
+        let condition =
+            json!({"type": kind, "status": status, "reason": "Unschedulable", "message": message});
+        let created = at(NOW - age);
+        let pod = json!({"metadata": {"creationTimestamp": created}, "status": {"conditions": [condition]}});
+        is_crowded_out(&serde_json::from_value(pod).unwrap(), at(NOW).0)
+    };
+    for message in
+        ["0/1 nodes are available: 1 Insufficient memory.", "0/1 nodes are available: 1 Too many pods."]
+    {
+        assert!(is_crowded_out("PodScheduled", "False", message, MINUTE), "{message}");
+        assert!(!is_crowded_out("PodScheduled", "True", message, MINUTE), "{message}");
+        assert!(!is_crowded_out("Ready", "False", message, MINUTE), "{message}");
+        assert!(!is_crowded_out("PodScheduled", "False", message, 10 * MINUTE), "it had room before");
+    }
+    let tainted = "0/1 nodes are available: 1 node(s) had untolerated taint(s).";
+    assert!(!is_crowded_out("PodScheduled", "False", tainted, MINUTE), "room would not help");
 }

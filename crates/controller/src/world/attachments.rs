@@ -13,7 +13,7 @@ impl World {
     pub fn set_attachment(&mut self, attachment: Attachment) -> Vec<Key> {
         let name = attachment.name.clone();
         let known = self.attachments.get(&name);
-        // A watch may still be telling what was before our own last write.
+        // A watch may still report what was before our own last write.
         if known.is_some_and(|known| {
             known.uid == attachment.uid && known.resource_version >= attachment.resource_version
         }) {
@@ -34,7 +34,7 @@ impl World {
         self.regroup(&name);
         let mut keys = self.groups_of(&BTreeSet::from([name]));
         keys.extend(self.warm_key(&node).filter(|_| before.is_none()));
-        keys.extend(self.room.keys_of(uids.iter().map(String::as_str)));
+        keys.extend(self.headroom.keys_of(uids.iter().map(String::as_str)));
         keys.extend(uids.iter().flat_map(|uid| self.recompute_demand(uid)).collect::<Vec<_>>());
         keys.extend(before.iter().flat_map(|before| self.released_by(before)).collect::<Vec<_>>());
         keys

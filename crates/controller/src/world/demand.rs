@@ -50,8 +50,7 @@ impl World {
     }
 
     pub(super) fn is_attached(&self, uid: &str, volume: &str) -> bool {
-        let attachments = self.attachments_by_workload.get(uid).into_iter().flatten();
-        let mut attachments = attachments.filter_map(|name| self.attachments.get(name));
+        let mut attachments = self.attachments_in(self.attachments_by_workload.get(uid));
         attachments.any(|attachment| attachment.spec.persistent_volume_name == volume)
     }
 

@@ -4,9 +4,9 @@
 mod attachments;
 mod demand;
 mod detached;
+mod headroom;
+mod headroom_index;
 mod nodes_and_pods;
-mod reserved_room;
-mod sought_room;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,7 @@ mod workloads;
 pub use detached::Detached;
 #[cfg(test)]
 pub(crate) use detached::served_by;
-pub use sought_room::SoughtRoom;
+pub use headroom_index::HeadroomIndex;
 pub use state::World;
 pub use view::View;
 pub use warm_pods::WarmPods;

@@ -21,9 +21,9 @@ impl World {
         if let Some(attachment) = &pod.attachment {
             self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
         }
-        let crowded = if pod.is_unschedulable() { self.rooms_of_pod(&name) } else { Vec::new() };
+        let headroom = if pod.is_unschedulable() { self.headroom_keys_of_pod(&name) } else { Vec::new() };
         self.pods.insert(name.clone(), pod);
-        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).chain(crowded).collect()
+        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).chain(headroom).collect()
     }
 
     /// It was deleted; until the watch shows that, it must not be deleted again.
@@ -31,7 +31,7 @@ impl World {
         if let Some(pod) = self.pods.get_mut(name).filter(|pod| pod.uid == uid) {
             pod.terminating = true;
         }
-        self.room.mark_deleted(name, uid);
+        self.headroom.mark_deleted(name, uid);
         Vec::new()
     }
 
@@ -107,7 +107,7 @@ impl World {
             .chain(pods)
             .chain(roles)
             .chain(self.warm_keys())
-            .chain(self.room.keys());
+            .chain(self.headroom.keys());
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use contract::sharing::SharingKey;
 
-use super::sought_room::SoughtRoom;
+use super::headroom_index::HeadroomIndex;
 use super::warm_pods::WarmPods;
-use crate::api::ANSWER_WITHIN;
+use crate::api::API_TIMEOUT;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 
 /// Longer than the election takes to notice that a lease was lost (it waits up to 30 s between tries) and than a write
 /// that another controller has begun may last.
 const STALE_FOR: Duration = Duration::from_secs(45);
-const _: () = assert!(30 + ANSWER_WITHIN.as_secs() < STALE_FOR.as_secs());
+const _: () = assert!(30 + API_TIMEOUT.as_secs() < STALE_FOR.as_secs());
 
 /// What a workload waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct World {
     /// it is not the leader, and without leader election.
     pub sole_writer_from: Option<Instant>,
     pub warm: WarmPods,
-    pub room: SoughtRoom,
+    pub headroom: HeadroomIndex,
     /// Mountpoint Pods that a decision under way will mark or delete.
     pub retiring: HashSet<String>,
     /// Nodes on which a decision under way moves a mount to this version.
@@ -69,6 +69,14 @@ impl World {
     /// were.
     pub fn mark_stale(&mut self) {
         self.sole_writer_from = self.sole_writer_from.map(|from| from.max(Instant::now() + STALE_FOR));
+    }
+
+    /// Those that an index names.
+    pub(super) fn attachments_in<'a>(
+        &'a self,
+        names: Option<&'a BTreeSet<String>>,
+    ) -> impl Iterator<Item = &'a Attachment> {
+        names.into_iter().flatten().filter_map(move |name| self.attachments.get(name))
     }
 
     /// Whether the caches can be trusted to show every write but the last few.

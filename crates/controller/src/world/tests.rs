@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::sharing::Identity;
 
 use super::*;
@@ -21,7 +21,7 @@ pub(super) fn workload(uid: &str) -> Workload {
         phase: Phase::Pending,
         terminating: false,
         busy: false,
-        has_reserved_room: false,
+        has_headroom: false,
         created: None,
     }
 }
@@ -59,7 +59,7 @@ pub(super) fn volume(options: &str, source: &str) -> S3Volume {
         name: "pv".into(),
         handle: "h".into(),
         attributes: BTreeMap::from([("authenticationSource".into(), source.into())]),
-        secret: SecretRef::Absent,
+        secret: SecretPresence::Absent,
         mount_options: vec![options.into()],
         access_mode: Some("ReadWriteMany".into()),
         claim: Some(("ns".into(), "c".into())),
@@ -122,7 +122,7 @@ fn an_attached_workload_wants_nothing_even_if_its_volume_was_edited() {
 fn an_unrecorded_source_is_the_volumes() {
     let mut world = World::default();
     world.set_attachment(attachment(1, "uid=1", "mp", &["other"]));
-    world.set_volume(S3Volume { secret: SecretRef::Present, ..volume("uid=1", "secret") });
+    world.set_volume(S3Volume { secret: SecretPresence::Present, ..volume("uid=1", "secret") });
     let keys = world.set_workload(workload("w"));
     let view = world.view(groups(&keys)[0]).unwrap();
     assert_eq!((view.attachments.len(), view.waiting.len()), (1, 1), "the workload finds the attachment");
@@ -134,7 +134,7 @@ fn a_volume_that_names_a_secret_is_mounted_with_its_keys_whether_it_says_so_or_n
         [("", Identity::Secret), ("secret", Identity::Secret), ("driver", Identity::Driver)]
     {
         let mut world = World::default();
-        world.set_volume(S3Volume { secret: SecretRef::Present, ..volume("", source) });
+        world.set_volume(S3Volume { secret: SecretPresence::Present, ..volume("", source) });
         let keys = world.set_workload(workload("w"));
         assert_eq!(world.view(groups(&keys)[0]).unwrap().key.identity, identity, "{source:?}");
     }

@@ -37,9 +37,8 @@ impl World {
     }
 
     pub fn view(&self, group: &str) -> Option<View> {
-        let attachments = self.attachments_by_group.get(group).into_iter().flatten();
         let attachments: Vec<Attachment> =
-            attachments.filter_map(|name| self.attachments.get(name)).cloned().collect();
+            self.attachments_in(self.attachments_by_group.get(group)).cloned().collect();
         let waiting = self.waiting.get(group).into_iter().flatten();
         let waiting: Vec<Workload> = waiting.filter_map(|uid| self.workloads.get(uid)).cloned().collect();
         let key = attachments.first().map(|attachment| self.key_of(attachment)).or_else(|| {

@@ -26,7 +26,8 @@ impl World {
         if self.attachments.values().any(|attachment| attachment.spec.node_name == node) {
             self.warm.used.insert(node.to_owned(), now.clone());
         }
-        if self.warm.unplaced.values().any(|home| home == node) {
+        let yields = self.warm.yielding.remove(node);
+        if yields || self.warm.unplaced.values().any(|home| home == node) {
             self.warm.full.insert(node.to_owned(), now.clone());
         }
         let own = self.warm.by_node.get(node).into_iter().flatten();
@@ -36,7 +37,7 @@ impl World {
             now: now.clone(),
             shape: self.warm.shape.clone(),
             per_node: self.warm.per_node,
-            room: self.warm.in_cluster.saturating_sub(all),
+            quota_left: self.warm.in_cluster.saturating_sub(all),
             beyond: self.beyond(node),
             open: self.warm.open.get(node).cloned(),
             node_gone: false,
@@ -72,8 +73,28 @@ impl World {
         self.warm_key(node).into_iter().filter(|_| before.as_deref() != uid).collect()
     }
 
+    /// A workload that the scheduler finds no room for. The warm pods of all nodes make room for it, but only once: a workload that
+    /// does not fit even then would otherwise keep them away for good.
+    pub fn set_crowded_out(&mut self, uid: &str) -> Vec<Key> {
+        if !self.warm.crowded_out.insert(uid.to_owned()) {
+            return Vec::new();
+        }
+        let nodes: Vec<String> = self.warm.by_node.keys().cloned().collect();
+        self.warm.yielding.extend(nodes.iter().cloned());
+        nodes.into_iter().map(Key::WarmPods).collect()
+    }
+
+    pub fn remove_crowded_out(&mut self, uid: &str) {
+        self.warm.crowded_out.remove(uid);
+    }
+
+    pub fn crowded_out(&self) -> impl Iterator<Item = &String> {
+        self.warm.crowded_out.iter()
+    }
+
     pub(super) fn forget_node(&mut self, node: &str) {
         let warm = &mut self.warm;
+        warm.yielding.remove(node);
         warm.open.remove(node);
         for times in [&mut warm.used, &mut warm.missed, &mut warm.claimed, &mut warm.full] {
             times.remove(node);
@@ -88,9 +109,8 @@ impl World {
         if !pod.is_unschedulable() {
             return None;
         }
-        let attachments = self.attachments_by_pod.get(&pod.name).into_iter().flatten();
-        let attached = attachments.filter_map(|name| self.attachments.get(name));
-        let named = attached.map(|attachment| &attachment.spec.node_name).next();
+        let attached = self.attachments_in(self.attachments_by_pod.get(&pod.name)).next();
+        let named = attached.map(|attachment| &attachment.spec.node_name);
         let node = pod.warm.as_ref().map(|warm| &warm.node).or(named)?.clone();
         self.warm.unplaced.insert(pod.name.clone(), node.clone());
         self.warm_key(&node)
@@ -199,13 +219,25 @@ mod tests {
     #[test]
     fn the_limit_counts_what_is_about_to_be_created() {
         let mut world = world(&[pod("mp-1", "now")]);
-        assert_eq!(world.warm_node("n", &now()).room, 2);
+        assert_eq!(world.warm_node("n", &now()).quota_left, 2);
         world.warm.expect(2);
-        assert_eq!(world.warm_node("n", &now()).room, 0);
+        assert_eq!(world.warm_node("n", &now()).quota_left, 0);
         world.warm.arrived(2);
         world.warm.in_cluster = 0;
         assert_eq!(world.warm_node("n", &now()).beyond, 1);
         assert_eq!(world.warm_node("other", &now()).beyond, 0);
+    }
+
+    #[test]
+    fn warm_pods_make_room_once_for_each_workload_that_fits_nowhere() {
+        let mut world = world(&[pod("mp-1", "now")]);
+        assert_eq!(world.set_crowded_out("w"), [Key::WarmPods("n".into())]);
+        assert_eq!(world.warm_node("n", &now()).full, Some(now()));
+        world.warm.full.clear();
+        assert_eq!(world.set_crowded_out("w"), [], "it is still there");
+        assert_eq!(world.warm_node("n", &now()).full, None);
+        world.remove_crowded_out("w");
+        assert_eq!(world.set_crowded_out("w").len(), 1);
     }
 
     #[test]

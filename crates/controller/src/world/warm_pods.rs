@@ -28,6 +28,9 @@ pub struct WarmPods {
     /// When there last was no room for a Mountpoint Pod, and those for which there is none now, with their node.
     pub(super) full: HashMap<String, Time>,
     pub(super) unplaced: HashMap<String, String>,
+    /// UIDs of workloads that the scheduler finds no room for, and the nodes whose warm pods have not yet been removed for them.
+    pub(super) crowded_out: HashSet<String>,
+    pub(super) yielding: HashSet<String>,
     /// What a decision under way may claim, and what could not be claimed as it is.
     pub(super) reserved: HashSet<String>,
     /// How many are about to be created.
@@ -53,6 +56,8 @@ impl WarmPods {
             claimed: HashMap::new(),
             full: HashMap::new(),
             unplaced: HashMap::new(),
+            crowded_out: HashSet::new(),
+            yielding: HashSet::new(),
             reserved: HashSet::new(),
             coming: 0,
         }

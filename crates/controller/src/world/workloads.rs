@@ -54,7 +54,7 @@ impl World {
         }
         keys.extend(self.groups_of(&attachments));
         keys.extend(claim.iter().flat_map(|claim| self.recompute_demand_of_claim(claim)).collect::<Vec<_>>());
-        keys.extend(claim.iter().flat_map(|claim| self.room.keys_of_claim(claim)));
+        keys.extend(claim.iter().flat_map(|claim| self.headroom.keys_of_claim(claim)));
         keys
     }
 

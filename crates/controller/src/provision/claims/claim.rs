@@ -143,7 +143,7 @@ impl Claim {
         self.finalizers.iter().any(|finalizer| finalizer == FINALIZER)
     }
 
-    /// For Events.
+    /// For Events, and for the volume's `claimRef`.
     pub fn reference(&self) -> ObjectReference {
         let resource_version = Some(self.resource_version.to_string());
         let claim = object("PersistentVolumeClaim", Some(&self.namespace), &self.name, Some(&self.uid));

@@ -25,23 +25,10 @@ pub const REGION: &str = "region";
 pub const ENDPOINT: &str = "endpoint";
 const OWN: &[&str] = &[BUCKET_NAME, BUCKET_NAME_PREFIX, PREFIX, DELETION_POLICY, REGION, ENDPOINT];
 
-/// Copied to the attributes of the volume.
-const ATTRIBUTES: &[&str] = &[
-    attribute::AUTHENTICATION_SOURCE,
-    attribute::STS_REGION,
-    attribute::SERVICE_ACCOUNT,
-    attribute::REQUESTS_CPU,
-    attribute::REQUESTS_MEMORY,
-    attribute::LIMITS_CPU,
-    attribute::LIMITS_MEMORY,
-    attribute::CACHE,
-    attribute::CACHE_SIZE_LIMIT,
-    attribute::CACHE_MEDIUM,
-    attribute::CACHE_STORAGE_CLASS,
-    attribute::CACHE_STORAGE_REQUEST,
-    attribute::HTTPS_PROXY,
-    attribute::NO_PROXY,
-];
+/// Copied to the attributes of the volume: all of its keys, but the name of the bucket has another meaning here.
+fn copied_attributes() -> impl Iterator<Item = &'static str> {
+    attribute::ALL.iter().copied().filter(|key| *key != attribute::BUCKET_NAME)
+}
 
 /// Name and namespace of each Secret: for creating buckets, for mounting them, and for either where that one is not named.
 pub const SECRETS: [(Field, Field); 3] = [
@@ -123,7 +110,7 @@ pub enum ClassError {
 /// The parameters that have an effect.
 pub fn known() -> Vec<&'static str> {
     let secrets = SECRETS.iter().flat_map(|(name, namespace)| [name.key(), namespace.key()]);
-    OWN.iter().chain(ATTRIBUTES).copied().chain(secrets).collect()
+    OWN.iter().copied().chain(copied_attributes()).chain(secrets).collect()
 }
 
 /// A Secret whose name and namespace may depend on the claim.
@@ -248,7 +235,7 @@ impl ClassParameters {
         };
         let attributes: BTreeMap<String, String> = parameters
             .iter()
-            .filter(|(key, _)| ATTRIBUTES.contains(&key.as_str()))
+            .filter(|(key, _)| copied_attributes().any(|known| known == key.as_str()))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         let source = get(attribute::AUTHENTICATION_SOURCE)?.and_then(AuthenticationSource::parse);

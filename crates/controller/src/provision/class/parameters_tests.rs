@@ -29,7 +29,7 @@ fn no_key_is_ignored() {
         error.starts_with("unknown parameter `bucketnameprefix`; known parameters: bucketName, "),
         "{error}"
     );
-    for key in OWN.iter().chain(ATTRIBUTES) {
+    for key in OWN.iter().chain(attribute::ALL) {
         assert!(error.contains(key), "{key} is not in: {error}");
     }
     assert!(plan(&[("csi.storage.k8s.io/pvc/name", "data")], &[]).is_ok());

@@ -12,6 +12,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use service::follow::{Objects, Selection};
 
 pub use request::{ApiError, Request};
 use request::{conflict, respond};
@@ -74,6 +75,17 @@ impl Kubernetes {
 
     pub async fn volume(&self, name: &str) -> Result<Option<SlimVolume>, ApiError> {
         respond(Request::ReadVolume, self.slim_volumes.get_opt(name)).await
+    }
+
+    /// A list of all volumes: no selector knows handles, and no name follows from one.
+    pub async fn volume_with_handle(&self, handle: &str) -> Result<Option<SlimVolume>, ApiError> {
+        let mut volumes = Objects::of(&self.slim_volumes, &Selection::default());
+        while let Some(volume) = respond(Request::ListVolumes, volumes.next()).await? {
+            if volume.has_handle(handle) {
+                return Ok(Some(volume));
+            }
+        }
+        Ok(None)
     }
 
     /// The handle of the volume that was created for this claim.

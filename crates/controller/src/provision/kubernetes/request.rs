@@ -15,6 +15,8 @@ pub enum Request {
     ReadSecret,
     #[strum(serialize = "read the PersistentVolume")]
     ReadVolume,
+    #[strum(serialize = "list the PersistentVolumes")]
+    ListVolumes,
     #[strum(serialize = "add a finalizer to the claim")]
     AddClaimFinalizer,
     #[strum(serialize = "remove the finalizer of the claim")]

@@ -16,7 +16,7 @@ use super::error::{Call, ErrorKind, Operation, S3Error};
 use super::proxy::ProxyFlags;
 use super::response::{self, ListingError, Upload};
 use super::transport::{S3Request, S3Response, Transport};
-use crate::provision::metrics::S3Calls;
+use crate::provision::metrics::ProvisioningMetrics;
 
 /// rusty-s3 only builds URLs here; requests are signed in headers.
 const UNUSED: Duration = Duration::ZERO;
@@ -44,9 +44,9 @@ impl S3Client {
         addressing: Addressing,
         ca_bundle: Option<&Path>,
         proxy: &ProxyFlags,
-        calls: S3Calls,
+        metrics: &ProvisioningMetrics,
     ) -> Self {
-        Self { endpoint, transport: Transport::new(ca_bundle, proxy, calls), addressing }
+        Self { endpoint, transport: Transport::new(ca_bundle, proxy, metrics), addressing }
     }
 
     pub async fn create_bucket(&self, account: &Account, bucket: &str) -> Result<(), S3Error> {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use http_body_util::Full;
-use hyper_rustls::{ConfigBuilderExt as _, HttpsConnector, HttpsConnectorBuilder};
+use hyper_rustls::{ConfigBuilderExt as _, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -16,7 +16,9 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::{ClientConfig, RootCertStore};
 
+use super::certificate::WatchedConnector;
 use super::proxy::{Connector, ProxyFlags};
+use crate::provision::metrics::CertificateExpiry;
 
 /// A server that is there answers within a round trip.
 const CONNECT_WITHIN: Duration = Duration::from_secs(3);
@@ -24,21 +26,22 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(3);
 const IDLE_FOR: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS: usize = 16;
 
-pub(super) type HttpClient = Client<HttpsConnector<Connector>, Full<Cursor<Vec<u8>>>>;
+pub(super) type HttpClient = Client<WatchedConnector, Full<Cursor<Vec<u8>>>>;
 
 pub(super) struct Connections {
     ca_bundle: Option<PathBuf>,
     proxy: ProxyFlags,
+    expiry: CertificateExpiry,
     /// With the modification time of the CA bundle.
     client: Mutex<(Option<SystemTime>, HttpClient)>,
 }
 
 impl Connections {
     /// `ca_bundle` is a file that replaces the system's CAs.
-    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags) -> Self {
+    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags, expiry: CertificateExpiry) -> Self {
         let changed = ca_bundle.and_then(changed);
-        let client = Mutex::new((changed, client(ca_bundle, proxy)));
-        Self { ca_bundle: ca_bundle.map(Path::to_owned), proxy: proxy.clone(), client }
+        let client = Mutex::new((changed, client(ca_bundle, proxy, &expiry)));
+        Self { ca_bundle: ca_bundle.map(Path::to_owned), proxy: proxy.clone(), expiry, client }
     }
 
     /// Reloads the CA bundle if its `ConfigMap` was created or changed.
@@ -46,7 +49,7 @@ impl Connections {
         let now = self.ca_bundle.as_deref().and_then(changed);
         let mut known = self.client.lock();
         if known.0 != now {
-            *known = (now, client(self.ca_bundle.as_deref(), &self.proxy));
+            *known = (now, client(self.ca_bundle.as_deref(), &self.proxy, &self.expiry));
         }
         known.1.clone()
     }
@@ -56,7 +59,7 @@ fn changed(file: &Path) -> Option<SystemTime> {
     fs::metadata(file).and_then(|file| file.modified()).ok()
 }
 
-fn client(ca_bundle: Option<&Path>, proxy: &ProxyFlags) -> HttpClient {
+fn client(ca_bundle: Option<&Path>, proxy: &ProxyFlags, expiry: &CertificateExpiry) -> HttpClient {
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -65,7 +68,8 @@ fn client(ca_bundle: Option<&Path>, proxy: &ProxyFlags) -> HttpClient {
     let mut client = Client::builder(TokioExecutor::new());
     client.pool_timer(TokioTimer::new()).pool_idle_timeout(IDLE_FOR);
     client.pool_max_idle_per_host(IDLE_CONNECTIONS);
-    client.build(tls.https_or_http().enable_http1().wrap_connector(Connector::new(connector, proxy)))
+    let connector = tls.https_or_http().enable_http1().wrap_connector(Connector::new(connector, proxy));
+    client.build(WatchedConnector::new(connector, expiry.clone()))
 }
 
 /// A CA bundle that cannot be read fails TLS connections only: plain HTTP needs none.

@@ -1,6 +1,8 @@
 //! The S3 server: [`client`] has one function per operation, [`transport`] sends one signed request over a pooled
-//! [`connection`], if need be through a [`proxy`], [`response`] reads XML, and [`error`] says what failed and what to do about it.
+//! [`connection`], if need be through a [`proxy`], [`certificate`] notes when the server's certificate expires, [`response`]
+//! reads XML, and [`error`] says what failed and what to do about it.
 
+mod certificate;
 pub mod client;
 mod connection;
 pub mod credentials;

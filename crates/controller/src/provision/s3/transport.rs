@@ -16,10 +16,10 @@ use super::connection::Connections;
 use super::error::{Call, ErrorKind, Operation, S3Error};
 use super::proxy::ProxyFlags;
 use super::signing::{Unsigned, sign};
-use crate::provision::metrics::S3Calls;
+use crate::provision::metrics::{ProvisioningMetrics, S3Calls};
 
 /// csi-provisioner cancels a call after 10 s; it must get the error before that.
-const ANSWER_WITHIN: Duration = Duration::from_secs(8);
+const S3_TIMEOUT: Duration = Duration::from_secs(8);
 /// An error with its message.
 const SMALL_ANSWER_BYTES: u32 = 64 << 10;
 /// A list of a thousand keys of a kilobyte, each byte of which may be written as three, with their metadata.
@@ -59,9 +59,10 @@ pub(super) struct S3Response<'a> {
 
 impl Transport {
     /// `ca_bundle` replaces the system's CAs.
-    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags, calls: S3Calls) -> Self {
+    pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags, metrics: &ProvisioningMetrics) -> Self {
         let memory = Semaphore::new(MEMORY_BYTES as usize);
-        Self { connections: Connections::new(ca_bundle, proxy), calls, memory }
+        let connections = Connections::new(ca_bundle, proxy, metrics.certificate_expiry.clone());
+        Self { connections, calls: metrics.s3_calls.clone(), memory }
     }
 
     /// `build` is called once there is memory for the request.
@@ -78,10 +79,10 @@ impl Transport {
             let body = self.exchange(call, build(), keys, answer as usize).await?;
             Ok(S3Response { body, _memory: memory })
         };
-        let outcome = match tokio::time::timeout(ANSWER_WITHIN, answered).await {
+        let outcome = match tokio::time::timeout(S3_TIMEOUT, answered).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                Err(S3Error::new(ErrorKind::Timeout, call, format!("within {} s", ANSWER_WITHIN.as_secs())))
+                Err(S3Error::new(ErrorKind::Timeout, call, format!("within {} s", S3_TIMEOUT.as_secs())))
             }
         };
         self.calls.count(call.operation.into(), outcome.is_ok());

@@ -1,4 +1,4 @@
-//! Workloads that ask for room, and headroom pods, parsed.
+//! Workloads that ask for headroom, and headroom pods, parsed.
 
 use contract::names::{HEADROOM_GATE, annotation, label};
 use contract::slim::{SlimPod, version};
@@ -7,14 +7,14 @@ use kube::ResourceExt as _;
 use crate::observed::{Phase, Workload};
 use crate::step::{Step, WorkloadRef};
 
-/// A pod that asks for room for its Mountpoint Pods, or for which some was reserved. It need not be scheduled.
+/// A workload that asks for headroom with the gate, or that had it reserved and keeps the label. It need not be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seeker {
+pub struct GatedWorkload {
     pub workload: Workload,
     pub resource_version: u64,
     /// The scheduler waits until its gate is removed.
-    pub is_gated: bool,
-    pub is_labelled: bool,
+    pub has_gate: bool,
+    pub has_label: bool,
 }
 
 /// By which the watches select such pods: no selector knows both.
@@ -24,21 +24,21 @@ pub enum Mark {
     Label,
 }
 
-impl Seeker {
+impl GatedWorkload {
     pub fn has(&self, mark: Mark) -> bool {
         match mark {
-            Mark::Gate => self.is_gated,
-            Mark::Label => self.is_labelled,
+            Mark::Gate => self.has_gate,
+            Mark::Label => self.has_label,
         }
     }
 
     /// `None` for a pod that has neither the gate nor the label.
     pub fn of(pod: &SlimPod) -> Option<Self> {
-        let is_gated = pod.spec.scheduling_gates.iter().any(|gate| gate.name == HEADROOM_GATE);
-        let is_labelled = pod.labels().contains_key(label::HEADROOM_FOR_WORKLOAD);
+        let has_gate = pod.spec.scheduling_gates.iter().any(|gate| gate.name == HEADROOM_GATE);
+        let has_label = pod.labels().contains_key(label::HEADROOM_FOR_WORKLOAD);
         let workload = Workload::scheduled_or_not(pod)?;
         let resource_version = version(&pod.metadata);
-        (is_gated || is_labelled).then_some(Self { workload, resource_version, is_gated, is_labelled })
+        (has_gate || has_label).then_some(Self { workload, resource_version, has_gate, has_label })
     }
 
     pub fn label(&self) -> Step {
@@ -59,7 +59,7 @@ impl Seeker {
     }
 }
 
-/// A pod that keeps room on the node of a workload until the Mountpoint Pod of one of its volumes takes it.
+/// A pod that reserves headroom on the node of a workload until the Mountpoint Pod of one of its volumes takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomPod {
     pub name: String,
@@ -97,25 +97,25 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn seeker(labels: &Value, gates: &Value) -> Option<Seeker> {
+    fn gated(labels: &Value, gates: &Value) -> Option<GatedWorkload> {
         let pod = json!({
             "metadata": {"name": "w", "namespace": "ns", "uid": "u", "resourceVersion": "7", "labels": labels},
             "spec": {"schedulingGates": gates, "containers": []},
         });
-        Seeker::of(&serde_json::from_value(pod).unwrap())
+        GatedWorkload::of(&serde_json::from_value(pod).unwrap())
     }
 
     #[test]
     fn a_workload_asks_with_the_gate_and_is_remembered_by_the_label() {
         let other = json!([{"name": "example.com/other"}]);
-        assert_eq!(seeker(&json!({}), &other), None);
+        assert_eq!(gated(&json!({}), &other), None);
         let asks =
-            seeker(&json!({}), &json!([{"name": "example.com/other"}, {"name": HEADROOM_GATE}])).unwrap();
-        assert!(asks.is_gated && !asks.is_labelled && asks.workload.claims.is_empty());
-        let has = seeker(&json!({label::HEADROOM_FOR_WORKLOAD: "u"}), &other).unwrap();
-        assert!(!has.is_gated && has.is_labelled && has.workload.has_reserved_room);
-        let foreign = seeker(&json!({label::HEADROOM_FOR_WORKLOAD: "another"}), &json!([])).unwrap();
-        assert!(!foreign.workload.has_reserved_room, "the label was copied from another pod");
+            gated(&json!({}), &json!([{"name": "example.com/other"}, {"name": HEADROOM_GATE}])).unwrap();
+        assert!(asks.has_gate && !asks.has_label && asks.workload.claims.is_empty());
+        let has = gated(&json!({label::HEADROOM_FOR_WORKLOAD: "u"}), &other).unwrap();
+        assert!(!has.has_gate && has.has_label && has.workload.has_headroom);
+        let foreign = gated(&json!({label::HEADROOM_FOR_WORKLOAD: "another"}), &json!([])).unwrap();
+        assert!(!foreign.workload.has_headroom, "the label was copied from another pod");
     }
 
     #[test]

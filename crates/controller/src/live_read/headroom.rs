@@ -1,12 +1,12 @@
-//! What only the API server can tell about workloads that ask for room.
+//! What only the API server can tell about workloads that ask for headroom.
 
 use contract::slim::SlimPod;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 
 use super::{ReadError, Reader, read};
+use crate::headroom::GatedWorkload;
 use crate::observed::S3Volume;
-use crate::reserved_room::Seeker;
 use crate::slim::{SlimClaim, SlimVolume};
 
 /// Claims of such a class are bound only after the scheduler has chosen a node.
@@ -14,11 +14,16 @@ const LATE: &str = "WaitForFirstConsumer";
 
 impl Reader {
     /// A workload that no watch shows, but that may be there: watches are not equally fast.
-    pub async fn seeker(&self, namespace: &str, name: &str, uid: &str) -> Result<Option<Seeker>, ReadError> {
+    pub async fn gated_workload(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<GatedWorkload>, ReadError> {
         let pods = Api::<SlimPod>::namespaced(self.client.clone(), namespace);
         let _permit = self.workloads.acquire().await.expect("the semaphore is never closed");
         let found = read("a workload", pods.get_opt(name)).await?;
-        Ok(found.as_ref().and_then(Seeker::of).filter(|found| found.workload.uid == uid))
+        Ok(found.as_ref().and_then(GatedWorkload::of).filter(|found| found.workload.uid == uid))
     }
 
     /// Whether a volume of ours may still be bound to the claim before its workload is scheduled.

@@ -1,10 +1,10 @@
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::volume_plan::VolumePlan;
 
 use super::*;
 use crate::observed::{Phase, Workload};
 
-fn seeker() -> Seeker {
+fn gated() -> GatedWorkload {
     let workload = Workload {
         uid: "w".into(),
         namespace: "ns".into(),
@@ -16,10 +16,10 @@ fn seeker() -> Seeker {
         phase: Phase::Pending,
         terminating: false,
         busy: false,
-        has_reserved_room: false,
+        has_headroom: false,
         created: None,
     };
-    Seeker { workload, resource_version: 1, is_gated: true, is_labelled: false }
+    GatedWorkload { workload, resource_version: 1, has_gate: true, has_label: false }
 }
 
 fn pod(volume: &str) -> HeadroomPod {
@@ -35,101 +35,101 @@ fn pod(volume: &str) -> HeadroomPod {
     }
 }
 
-fn room(volumes: &[&str], pods: &[&str]) -> ReservedRoom {
+fn headroom(volumes: &[&str], pods: &[&str]) -> Headroom {
     let attributes = [("bucketName".to_owned(), "bucket".to_owned())].into();
-    let volume = VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume;
-    ReservedRoom {
+    let volume = VolumePlan::parse(&attributes, SecretPresence::Absent, [""]).unwrap().volume;
+    Headroom {
         is_on: true,
-        seeker: Some(seeker()),
+        gated: Some(gated()),
         volumes: volumes.iter().map(|name| ((*name).to_owned(), volume.clone())).collect(),
         awaits_claims: false,
         refused: BTreeSet::new(),
-        crowded: BTreeSet::new(),
+        unschedulable: BTreeSet::new(),
         pods: pods.iter().map(|volume| pod(volume)).collect(),
     }
 }
 
 /// The steps, each with the volume that it is about.
-fn steps(room: &ReservedRoom) -> Vec<String> {
+fn steps(headroom: &Headroom) -> Vec<String> {
     let text = |step: &Step| match step {
         Step::CreateHeadroomPod { volume_name, .. } => format!("create {volume_name}"),
         Step::DeleteHeadroomPod { uid, .. } => format!("delete {uid}"),
         step => step.name().to_owned(),
     };
-    room.decide().iter().map(text).collect()
+    headroom.decide().iter().map(text).collect()
 }
 
-fn with(room: &ReservedRoom, change: impl FnOnce(&mut Seeker)) -> ReservedRoom {
-    let mut room = room.clone();
-    change(room.seeker.as_mut().unwrap());
-    room
+fn with(headroom: &Headroom, change: impl FnOnce(&mut GatedWorkload)) -> Headroom {
+    let mut headroom = headroom.clone();
+    change(headroom.gated.as_mut().unwrap());
+    headroom
 }
 
 #[test]
-fn the_gate_is_removed_when_every_volume_has_room() {
-    assert_eq!(steps(&room(&["a", "b"], &[])), ["label_workload", "create a", "create b", "remove_gate"]);
-    let labelled = with(&room(&["a", "b"], &["a"]), |seeker| seeker.is_labelled = true);
+fn the_gate_is_removed_when_every_volume_has_headroom() {
+    assert_eq!(steps(&headroom(&["a", "b"], &[])), ["label_workload", "create a", "create b", "remove_gate"]);
+    let labelled = with(&headroom(&["a", "b"], &["a"]), |gated| gated.has_label = true);
     assert_eq!(steps(&labelled), ["create b", "remove_gate"], "after a crash it goes on where it was");
-    assert_eq!(steps(&room(&[], &[])), ["remove_gate"], "there is nothing to reserve room for");
+    assert_eq!(steps(&headroom(&[], &[])), ["remove_gate"], "there is nothing to reserve headroom for");
 }
 
 #[test]
 fn claims_that_are_not_bound_keep_the_gate() {
-    let waiting = ReservedRoom { awaits_claims: true, ..room(&["a"], &[]) };
+    let waiting = Headroom { awaits_claims: true, ..headroom(&["a"], &[]) };
     assert_eq!(steps(&waiting), ["label_workload", "create a"]);
     assert_eq!(waiting.look_again(), Some(CLAIMS_AGAIN));
-    assert_eq!(room(&["a"], &[]).look_again(), None);
+    assert_eq!(headroom(&["a"], &[]).look_again(), None);
 }
 
 #[test]
-fn a_volume_without_room_keeps_nothing_waiting() {
-    let refused = ReservedRoom { refused: ["a".to_owned()].into(), ..room(&["a", "b"], &["b"]) };
+fn a_volume_without_headroom_keeps_nothing_waiting() {
+    let refused = Headroom { refused: ["a".to_owned()].into(), ..headroom(&["a", "b"], &["b"]) };
     assert_eq!(steps(&refused), ["label_workload", "remove_gate"]);
-    let all = ReservedRoom { refused: ["a".to_owned()].into(), ..room(&["a"], &[]) };
+    let all = Headroom { refused: ["a".to_owned()].into(), ..headroom(&["a"], &[]) };
     assert_eq!(steps(&all), ["remove_gate"]);
 }
 
 #[test]
 fn what_has_ended_is_replaced_before_the_workload_is_scheduled_and_not_after() {
-    let mut ended = with(&room(&["a"], &["a"]), |seeker| seeker.is_labelled = true);
+    let mut ended = with(&headroom(&["a"], &["a"]), |gated| gated.has_label = true);
     ended.pods[0].has_ended = true;
     assert_eq!(steps(&ended), ["delete u-a", "create a", "remove_gate"]);
-    let scheduled = with(&ended, |seeker| seeker.is_gated = false);
+    let scheduled = with(&ended, |gated| gated.has_gate = false);
     assert_eq!(steps(&scheduled), ["delete u-a"]);
-    assert_eq!(steps(&ReservedRoom { pods: vec![], ..scheduled }), Vec::<String>::new(), "it was preempted");
+    assert_eq!(steps(&Headroom { pods: vec![], ..scheduled }), Vec::<String>::new(), "it was preempted");
 }
 
 #[test]
-fn room_is_kept_until_its_mountpoint_pod_needs_it() {
-    let waits = with(&room(&["a", "b"], &["a", "b"]), |seeker| {
-        seeker.is_gated = false;
-        seeker.is_labelled = true;
+fn headroom_is_kept_until_its_mountpoint_pod_needs_it() {
+    let waits = with(&headroom(&["a", "b"], &["a", "b"]), |gated| {
+        gated.has_gate = false;
+        gated.has_label = true;
     });
     assert_eq!(steps(&waits), Vec::<String>::new());
-    let crowded = ReservedRoom { crowded: ["b".to_owned()].into(), ..waits };
-    assert_eq!(steps(&crowded), ["delete u-b"]);
+    let unschedulable = Headroom { unschedulable: ["b".to_owned()].into(), ..waits };
+    assert_eq!(steps(&unschedulable), ["delete u-b"]);
 }
 
 #[test]
 fn nothing_stays_when_the_workload_needs_it_no_more() {
-    let reserved = with(&room(&["a"], &["a"]), |seeker| {
-        seeker.is_gated = false;
-        seeker.is_labelled = true;
+    let reserved = with(&headroom(&["a"], &["a"]), |gated| {
+        gated.has_gate = false;
+        gated.has_label = true;
     });
     let both = ["delete u-a", "unlabel_workload"];
     for phase in [Phase::Running, Phase::Succeeded, Phase::Failed] {
-        assert_eq!(steps(&with(&reserved, |seeker| seeker.workload.phase = phase)), both);
+        assert_eq!(steps(&with(&reserved, |gated| gated.workload.phase = phase)), both);
     }
-    assert_eq!(steps(&with(&reserved, |seeker| seeker.workload.terminating = true)), both);
-    let gone = ReservedRoom { seeker: None, ..reserved.clone() };
+    assert_eq!(steps(&with(&reserved, |gated| gated.workload.terminating = true)), both);
+    let gone = Headroom { gated: None, ..reserved.clone() };
     assert_eq!(steps(&gone), ["delete u-a"]);
-    let off = ReservedRoom { is_on: false, ..reserved };
+    let off = Headroom { is_on: false, ..reserved };
     assert_eq!(steps(&off), ["delete u-a"], "without the right to change workloads");
 }
 
 #[test]
 fn nothing_is_deleted_twice() {
-    let mut leaving = ReservedRoom { seeker: None, ..room(&["a"], &["a"]) };
+    let mut leaving = Headroom { gated: None, ..headroom(&["a"], &["a"]) };
     leaving.pods[0].terminating = true;
     assert_eq!(steps(&leaving), Vec::<String>::new());
 }

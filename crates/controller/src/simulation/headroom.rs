@@ -1,16 +1,16 @@
-//! Reserved room in random histories: controllers that decide on outdated caches and stop after any step, workloads that start,
+//! Headroom in random histories: controllers that decide on outdated caches and stop after any step, workloads that start,
 //! end and are deleted at any moment. Every gate is removed in the end, and no headroom pod outlives its workload's need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::names::headroom_pod;
 use contract::volume::Volume;
 use contract::volume_plan::VolumePlan;
 use proptest::prelude::*;
 
+use crate::headroom::{GatedWorkload, Headroom, HeadroomPod};
 use crate::observed::{Phase, Workload};
-use crate::reserved_room::{HeadroomPod, ReservedRoom, Seeker};
 use crate::step::{Step, WorkloadRef};
 
 /// What can happen.
@@ -77,7 +77,7 @@ fn event() -> impl Strategy<Value = Event> {
 struct Server {
     version: u64,
     /// Each with the number of its volumes, and whether all of its claims are bound.
-    workloads: BTreeMap<String, (Seeker, usize, bool)>,
+    workloads: BTreeMap<String, (GatedWorkload, usize, bool)>,
     pods: BTreeMap<String, HeadroomPod>,
     refuses: bool,
 }
@@ -94,7 +94,7 @@ impl Server {
         match event {
             Event::Arrive { volumes, bound } => {
                 let uid = format!("w{}", self.next());
-                self.workloads.insert(uid.clone(), (seeker(&uid), *volumes, *bound));
+                self.workloads.insert(uid.clone(), (gated(&uid), *volumes, *bound));
             }
             Event::Bind { workload } => {
                 if let Some(uid) = uid(self, *workload) {
@@ -131,10 +131,10 @@ impl Server {
 
     /// The scheduler places no gated workload, so that it cannot start.
     fn advance(&mut self, index: usize, from: Phase, to: Phase) {
-        let placed = self.workloads.values_mut().map(|(seeker, ..)| seeker);
-        let mut placed = placed.filter(|seeker| !seeker.is_gated && seeker.workload.phase == from);
-        if let Some(seeker) = placed.nth(index) {
-            seeker.workload.phase = to;
+        let placed = self.workloads.values_mut().map(|(gated, ..)| gated);
+        let mut placed = placed.filter(|gated| !gated.has_gate && gated.workload.phase == from);
+        if let Some(gated) = placed.nth(index) {
+            gated.workload.phase = to;
         }
     }
 
@@ -145,16 +145,16 @@ impl Server {
 
     /// Decides as remembered by `old`, with live reads where the real one reads live.
     fn reconcile(&mut self, uid: &str, old: &Self, limit: usize) {
-        let mut room = old.room(uid);
-        if room.seeker.is_none() {
-            room.seeker = self.workloads.get(uid).map(|(seeker, ..)| seeker.clone());
-            if room.seeker.as_ref().is_some_and(|seeker| seeker.is_gated) {
+        let mut headroom = old.headroom(uid);
+        if headroom.gated.is_none() {
+            headroom.gated = self.workloads.get(uid).map(|(gated, ..)| gated.clone());
+            if headroom.gated.as_ref().is_some_and(|gated| gated.has_gate) {
                 return;
             }
         }
         let mut left = limit;
         'again: loop {
-            for step in room.decide() {
+            for step in headroom.decide() {
                 if left == 0 {
                     return;
                 }
@@ -163,7 +163,7 @@ impl Server {
                     && self.refuses
                     && volume_name == "v1"
                 {
-                    room.refused.insert(volume_name.clone());
+                    headroom.refused.insert(volume_name.clone());
                     continue 'again;
                 }
                 if !self.apply(&step) {
@@ -174,16 +174,16 @@ impl Server {
         }
     }
 
-    fn room(&self, uid: &str) -> ReservedRoom {
+    fn headroom(&self, uid: &str) -> Headroom {
         let found = self.workloads.get(uid);
         let volumes = found.map_or(0, |(_, volumes, bound)| if *bound { *volumes } else { 0 });
-        ReservedRoom {
+        Headroom {
             is_on: true,
-            seeker: found.map(|(seeker, ..)| seeker.clone()),
+            gated: found.map(|(gated, ..)| gated.clone()),
             volumes: (0..volumes).map(|number| (format!("v{number}"), volume())).collect(),
             awaits_claims: found.is_some_and(|(_, _, bound)| !bound),
             refused: BTreeSet::new(),
-            crowded: BTreeSet::new(),
+            unschedulable: BTreeSet::new(),
             pods: self.pods.values().filter(|pod| pod.workload_uid == uid).cloned().collect(),
         }
     }
@@ -191,13 +191,11 @@ impl Server {
     /// As the API server would take it; `false` for a conflict.
     fn apply(&mut self, step: &Step) -> bool {
         match step {
-            Step::LabelWorkload(workload) => self.change(&workload.uid, |seeker| seeker.is_labelled = true),
-            Step::UnlabelWorkload(workload) => {
-                self.change(&workload.uid, |seeker| seeker.is_labelled = false)
-            }
+            Step::LabelWorkload(workload) => self.change(&workload.uid, |gated| gated.has_label = true),
+            Step::UnlabelWorkload(workload) => self.change(&workload.uid, |gated| gated.has_label = false),
             Step::RemoveGate(WorkloadRef { uid, .. }) => {
                 assert!(self.workloads.get(uid).is_none_or(|(_, _, bound)| *bound), "{uid} awaits claims");
-                self.change(uid, |seeker| seeker.is_gated = false);
+                self.change(uid, |gated| gated.has_gate = false);
             }
             Step::CreateHeadroomPod {
                 name,
@@ -224,14 +222,14 @@ impl Server {
             Step::DeleteHeadroomPod { name, uid } => {
                 self.pods.retain(|found, pod| found != name || pod.uid != *uid);
             }
-            other => unreachable!("{other:?} reserves no room"),
+            other => unreachable!("{other:?} reserves no headroom"),
         }
         true
     }
 
-    fn change(&mut self, uid: &str, change: impl FnOnce(&mut Seeker)) {
-        if let Some((seeker, ..)) = self.workloads.get_mut(uid) {
-            change(seeker);
+    fn change(&mut self, uid: &str, change: impl FnOnce(&mut GatedWorkload)) {
+        if let Some((gated, ..)) = self.workloads.get_mut(uid) {
+            change(gated);
         }
     }
 
@@ -244,20 +242,20 @@ impl Server {
     }
 
     fn check_settled(&self) {
-        let waits = |seeker: &Seeker| seeker.workload.awaits_volumes();
-        for (uid, (seeker, ..)) in &self.workloads {
-            assert!(!waits(seeker) || !seeker.is_gated, "{uid} is still gated: {self:#?}");
-            assert!(waits(seeker) || !seeker.is_labelled, "{uid} is still labelled: {self:#?}");
+        let waits = |gated: &GatedWorkload| gated.workload.awaits_volumes();
+        for (uid, (gated, ..)) in &self.workloads {
+            assert!(!waits(gated) || !gated.has_gate, "{uid} is still gated: {self:#?}");
+            assert!(waits(gated) || !gated.has_label, "{uid} is still labelled: {self:#?}");
         }
         for pod in self.pods.values() {
             let owner = self.workloads.get(&pod.workload_uid);
-            assert!(owner.is_some_and(|(seeker, ..)| waits(seeker)), "{} is left: {self:#?}", pod.name);
+            assert!(owner.is_some_and(|(gated, ..)| waits(gated)), "{} is left: {self:#?}", pod.name);
             assert_eq!(pod.name, headroom_pod(&pod.workload_uid, &pod.volume_name));
         }
     }
 }
 
-fn seeker(uid: &str) -> Seeker {
+fn gated(uid: &str) -> GatedWorkload {
     let workload = Workload {
         uid: uid.into(),
         namespace: "ns".into(),
@@ -269,15 +267,15 @@ fn seeker(uid: &str) -> Seeker {
         phase: Phase::Pending,
         terminating: false,
         busy: false,
-        has_reserved_room: false,
+        has_headroom: false,
         created: None,
     };
-    Seeker { workload, resource_version: 1, is_gated: true, is_labelled: false }
+    GatedWorkload { workload, resource_version: 1, has_gate: true, has_label: false }
 }
 
 fn volume() -> Volume {
     let attributes = [("bucketName".to_owned(), "bucket".to_owned())].into();
-    VolumePlan::parse(&attributes, SecretRef::Absent, [""]).unwrap().volume
+    VolumePlan::parse(&attributes, SecretPresence::Absent, [""]).unwrap().volume
 }
 
 proptest! {

@@ -1,4 +1,4 @@
-//! Workloads that ask for room, and the headroom pods that keep it, in the world.
+//! Workloads that ask for headroom, and the headroom pods that reserve it, in the world.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,108 +6,106 @@ use contract::volume::Volume;
 use contract::volume_plan::VolumePlan;
 
 use super::state::{ObjectName, World, remove_from};
+use crate::headroom::{GatedWorkload, Headroom, HeadroomPod, Mark};
 use crate::key::Key;
 use crate::observed::S3Volume;
-use crate::reserved_room::{HeadroomPod, Mark, ReservedRoom, Seeker};
 
-fn claims_of(seeker: &Seeker) -> impl Iterator<Item = ObjectName> + '_ {
-    let namespace = &seeker.workload.namespace;
-    seeker.workload.claims.iter().map(|claim| (namespace.clone(), claim.clone()))
+fn claims_of(gated: &GatedWorkload) -> impl Iterator<Item = ObjectName> + '_ {
+    let namespace = &gated.workload.namespace;
+    gated.workload.claims.iter().map(|claim| (namespace.clone(), claim.clone()))
 }
 
 impl World {
     pub(super) fn remove_headroom_pod(&mut self, name: &str) -> Option<Key> {
-        let pod = self.room.pods.remove(name)?;
-        remove_from(&mut self.room.pods_by_workload, &pod.workload_uid, name);
-        Some(Key::ReservedRoom(pod.workload_uid))
+        let pod = self.headroom.pods.remove(name)?;
+        remove_from(&mut self.headroom.pods_by_workload, &pod.workload_uid, name);
+        Some(Key::Headroom(pod.workload_uid))
     }
 
     /// As the watch for this mark has shown it.
-    pub fn set_marked(&mut self, mark: Mark, seeker: Seeker) -> Vec<Key> {
-        let uid = seeker.workload.uid.clone();
-        if !seeker.has(mark) {
+    pub fn set_marked(&mut self, mark: Mark, gated: GatedWorkload) -> Vec<Key> {
+        let uid = gated.workload.uid.clone();
+        if !gated.has(mark) {
             return self.remove_marked(mark, &uid);
         }
-        if self.room.is_old(&seeker) || self.room.marked(mark).get(&uid) == Some(&seeker) {
+        if self.headroom.is_old(&gated) || self.headroom.marked(mark).get(&uid) == Some(&gated) {
             return Vec::new();
         }
         self.remove_marked(mark, &uid);
-        for claim in claims_of(&seeker).filter(|_| mark == Mark::Gate) {
-            self.room.gated_by_claim.entry(claim).or_default().insert(uid.clone());
+        for claim in claims_of(&gated).filter(|_| mark == Mark::Gate) {
+            self.headroom.gated_by_claim.entry(claim).or_default().insert(uid.clone());
         }
-        self.room.marked_mut(mark).insert(uid.clone(), seeker);
-        vec![Key::ReservedRoom(uid)]
+        self.headroom.marked_mut(mark).insert(uid.clone(), gated);
+        vec![Key::Headroom(uid)]
     }
 
     pub fn remove_marked(&mut self, mark: Mark, uid: &str) -> Vec<Key> {
-        let Some(seeker) = self.room.marked_mut(mark).remove(uid) else { return Vec::new() };
-        for claim in claims_of(&seeker).filter(|_| mark == Mark::Gate) {
-            remove_from(&mut self.room.gated_by_claim, &claim, uid);
+        let Some(gated) = self.headroom.marked_mut(mark).remove(uid) else { return Vec::new() };
+        for claim in claims_of(&gated).filter(|_| mark == Mark::Gate) {
+            remove_from(&mut self.headroom.gated_by_claim, &claim, uid);
         }
-        vec![Key::ReservedRoom(uid.to_owned())]
+        vec![Key::Headroom(uid.to_owned())]
     }
 
     /// As our own write has left it.
-    pub fn set_seeker(&mut self, seeker: &Seeker) -> Vec<Key> {
+    pub fn set_gated(&mut self, gated: &GatedWorkload) -> Vec<Key> {
         for mark in [Mark::Gate, Mark::Label] {
-            self.set_marked(mark, seeker.clone());
+            self.set_marked(mark, gated.clone());
         }
         Vec::new()
     }
 
     pub fn set_headroom_pod(&mut self, pod: HeadroomPod) -> Vec<Key> {
-        let known = self.room.pods.get(&pod.name);
+        let known = self.headroom.pods.get(&pod.name);
         if known.is_some_and(|known| known.uid == pod.uid && known.resource_version >= pod.resource_version) {
             return Vec::new();
         }
         let uid = pod.workload_uid.clone();
         self.remove_headroom_pod(&pod.name);
-        self.room.pods_by_workload.entry(uid.clone()).or_default().insert(pod.name.clone());
-        self.room.pods.insert(pod.name.clone(), pod);
-        vec![Key::ReservedRoom(uid)]
+        self.headroom.pods_by_workload.entry(uid.clone()).or_default().insert(pod.name.clone());
+        self.headroom.pods.insert(pod.name.clone(), pod);
+        vec![Key::Headroom(uid)]
     }
 
     /// Workloads with headroom pods that wait for this Mountpoint Pod.
-    pub(super) fn rooms_of_pod(&self, pod: &str) -> Vec<Key> {
-        let attachments = self.attachments_by_pod.get(pod).into_iter().flatten();
-        let attachments = attachments.filter_map(|name| self.attachments.get(name));
-        self.room.keys_of(attachments.flat_map(|attachment| attachment.spec.workload_uids()))
+    pub(super) fn headroom_keys_of_pod(&self, pod: &str) -> Vec<Key> {
+        let attachments = self.attachments_in(self.attachments_by_pod.get(pod));
+        self.headroom.keys_of(attachments.flat_map(|attachment| attachment.spec.workload_uids()))
     }
 
-    /// What is known about a workload's room, and the claims that no volume of ours is bound to, as far as we know. `awaits_claims`
-    /// is for live reads to tell.
-    pub fn reserved_room(&self, uid: &str) -> (ReservedRoom, Vec<ObjectName>) {
-        let seeker = self.room.seeker(uid).cloned();
-        let pods = self.room.pods_by_workload.get(uid).into_iter().flatten();
-        let mut room = ReservedRoom {
-            is_on: self.room.is_on,
-            seeker,
+    /// What is known about a workload's headroom, and the claims that no volume of ours is bound to, as far as we know.
+    /// `awaits_claims` is for live reads to tell.
+    pub fn headroom_of(&self, uid: &str) -> (Headroom, Vec<ObjectName>) {
+        let gated = self.headroom.gated(uid).cloned();
+        let pods = self.headroom.pods_by_workload.get(uid).into_iter().flatten();
+        let mut headroom = Headroom {
+            is_on: self.headroom.is_on,
+            gated,
             volumes: BTreeMap::new(),
             awaits_claims: false,
             refused: BTreeSet::new(),
-            crowded: self.crowded(uid),
-            pods: pods.filter_map(|name| self.room.pods.get(name)).cloned().collect(),
+            unschedulable: self.unschedulable(uid),
+            pods: pods.filter_map(|name| self.headroom.pods.get(name)).cloned().collect(),
         };
         let mut unknown = Vec::new();
-        for claim in room.seeker.iter().filter(|seeker| seeker.is_gated).flat_map(claims_of) {
+        for claim in headroom.gated.iter().filter(|gated| gated.has_gate).flat_map(claims_of) {
             match self.volume_by_claim.get(&claim).and_then(|name| self.volumes.get(name)) {
                 // What is wrong with a volume is reported when its workload is scheduled.
-                Some(volume) => room.volumes.extend(usable(volume)),
+                Some(volume) => headroom.volumes.extend(usable(volume)),
                 None => unknown.push(claim),
             }
         }
-        (room, unknown)
+        (headroom, unknown)
     }
 
     /// The workload's volumes whose Mountpoint Pod the scheduler finds no room for.
-    fn crowded(&self, uid: &str) -> BTreeSet<String> {
-        let attachments = self.attachments_by_workload.get(uid).into_iter().flatten();
-        let attachments = attachments.filter_map(|name| self.attachments.get(name));
-        let crowded = attachments.filter(|attachment| {
+    fn unschedulable(&self, uid: &str) -> BTreeSet<String> {
+        let attachments = self.attachments_in(self.attachments_by_workload.get(uid));
+        let unschedulable = attachments.filter(|attachment| {
             let pod = attachment.spec.mountpoint_pod_of(uid).and_then(|name| self.pods.get(name));
             pod.is_some_and(|pod| pod.is_unschedulable() && !pod.is_ending())
         });
-        crowded.map(|attachment| attachment.spec.persistent_volume_name.clone()).collect()
+        unschedulable.map(|attachment| attachment.spec.persistent_volume_name.clone()).collect()
     }
 }
 
@@ -122,9 +120,9 @@ mod tests {
     use crate::observed::{MountpointPod, Phase, StartFailure, Workload};
     use crate::world::tests::{attachment, mountpoint_pod, volume, workload};
 
-    fn gated(version: u64) -> Seeker {
+    fn gated(version: u64) -> GatedWorkload {
         let workload = Workload { node: String::new(), ..workload("w") };
-        Seeker { workload, resource_version: version, is_gated: true, is_labelled: false }
+        GatedWorkload { workload, resource_version: version, has_gate: true, has_label: false }
     }
 
     fn headroom(volume: &str) -> HeadroomPod {
@@ -141,12 +139,12 @@ mod tests {
     }
 
     fn key() -> Vec<Key> {
-        vec![Key::ReservedRoom("w".into())]
+        vec![Key::Headroom("w".into())]
     }
 
     fn world() -> World {
         let mut world = World::default();
-        world.room.is_on = true;
+        world.headroom.is_on = true;
         world
     }
 
@@ -154,15 +152,15 @@ mod tests {
     fn a_bound_volume_wakes_the_workload_that_waits_for_it() {
         let mut world = world();
         assert_eq!(world.set_marked(Mark::Gate, gated(1)), key());
-        let (room, unknown) = world.reserved_room("w");
-        assert_eq!((room.volumes.len(), unknown), (0, vec![("ns".to_owned(), "c".to_owned())]));
+        let (headroom, unknown) = world.headroom_of("w");
+        assert_eq!((headroom.volumes.len(), unknown), (0, vec![("ns".to_owned(), "c".to_owned())]));
         let mut volume = volume("", "driver");
         volume.attributes.insert("bucketName".into(), "bucket".into());
         assert_eq!(world.set_volume(volume), key());
-        let (room, unknown) = world.reserved_room("w");
-        assert_eq!((room.volumes.len(), unknown.len()), (1, 0));
+        let (headroom, unknown) = world.headroom_of("w");
+        assert_eq!((headroom.volumes.len(), unknown.len()), (1, 0));
         world.remove_marked(Mark::Gate, "w");
-        assert!(world.room.gated_by_claim.is_empty() && world.all_keys().is_empty());
+        assert!(world.headroom.gated_by_claim.is_empty() && world.all_keys().is_empty());
     }
 
     #[test]
@@ -170,20 +168,23 @@ mod tests {
         let mut world = world();
         world.set_marked(Mark::Gate, gated(1));
         world.set_volume(volume("", "driver"));
-        let (room, unknown) = world.reserved_room("w");
-        assert_eq!((room.volumes.len(), unknown.len()), (0, 0));
+        let (headroom, unknown) = world.headroom_of("w");
+        assert_eq!((headroom.volumes.len(), unknown.len()), (0, 0));
     }
 
     #[test]
     fn the_watch_that_is_ahead_counts() {
         let mut world = world();
-        let labelled = Seeker { is_labelled: true, ..gated(2) };
+        let labelled = GatedWorkload { has_label: true, ..gated(2) };
         world.set_marked(Mark::Gate, gated(1));
-        world.set_seeker(&labelled);
+        world.set_gated(&labelled);
         assert_eq!(world.set_marked(Mark::Gate, gated(1)), [], "old news");
-        assert!(world.reserved_room("w").0.seeker.unwrap().is_labelled);
-        world.set_seeker(&Seeker { is_gated: false, is_labelled: true, ..gated(3) });
-        assert!(world.room.marked(Mark::Gate).is_empty() && world.room.marked(Mark::Label).contains_key("w"));
+        assert!(world.headroom_of("w").0.gated.unwrap().has_label);
+        world.set_gated(&GatedWorkload { has_gate: false, has_label: true, ..gated(3) });
+        assert!(
+            world.headroom.marked(Mark::Gate).is_empty()
+                && world.headroom.marked(Mark::Label).contains_key("w")
+        );
     }
 
     #[test]
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(world.set_headroom_pod(headroom("pv")), []);
         assert_eq!(world.all_keys(), key(), "a later leader looks at it, too");
         world.mark_deleted("hr-pv", "hr-pv");
-        assert!(world.reserved_room("w").0.pods[0].terminating);
+        assert!(world.headroom_of("w").0.pods[0].terminating);
         assert_eq!(world.remove_pod("hr-pv"), key());
         assert_eq!(world.all_keys(), []);
     }
@@ -211,6 +212,6 @@ mod tests {
             ..mountpoint_pod("mp", "a", "w")
         };
         assert!(world.set_pod(waiting).contains(&key()[0]));
-        assert_eq!(world.reserved_room("w").0.crowded, BTreeSet::from(["pv".to_owned()]));
+        assert_eq!(world.headroom_of("w").0.unschedulable, BTreeSet::from(["pv".to_owned()]));
     }
 }

@@ -1,4 +1,4 @@
-//! The writes that reserve room: to headroom pods, and to the workloads that ask for it.
+//! The writes that reserve headroom: to headroom pods, and to the workloads that ask for it.
 
 use contract::names::{HEADROOM_GATE, label};
 use contract::slim::SlimPod;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::{Applied, StepError, Writer};
 use crate::api::{Cause, Failure, answer};
+use crate::headroom::{GatedWorkload, HeadroomPod};
 use crate::mountpoint_pod::headroom::Reservation;
-use crate::reserved_room::{HeadroomPod, Seeker};
 use crate::step::{Step, WorkloadRef};
 
 impl Writer {
@@ -67,9 +67,8 @@ impl Writer {
         match answer(pods.patch(name, &PatchParams::default(), &Patch::Strategic(patch))).await {
             Err(Failure { cause: Cause::NotFound, .. }) => Ok(Applied::Nothing),
             Err(failure) => Err(StepError::new(step, failure)),
-            Ok(pod) => {
-                Ok(Seeker::of(&pod).map_or(Applied::Nothing, |seeker| Applied::Seeker(Box::new(seeker))))
-            }
+            Ok(pod) => Ok(GatedWorkload::of(&pod)
+                .map_or(Applied::Nothing, |gated| Applied::GatedWorkload(Box::new(gated)))),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A `StorageClass` of the driver, read by the controller's own rules.
 
+use contract::names::DRIVER;
 use controller::provision::class::parameters::{ClassParameters, ENDPOINT, SECRETS};
 use controller::provision::class::template::Field;
 use controller::provision::s3::endpoint::Endpoint;
@@ -28,6 +29,12 @@ pub fn secrets(class: &StorageClass) -> Vec<SecretName> {
         Some(SecretName { namespace: namespace.to_owned(), name: name.to_owned() })
     };
     SECRETS.into_iter().filter_map(secret).collect()
+}
+
+/// Whether the controller makes the buckets of its claims with the driver's own keys.
+pub fn uses_driver_keys(class: &StorageClass) -> bool {
+    let named = |field: Field| class.parameters.as_ref().is_some_and(|all| all.contains_key(field.key()));
+    class.provisioner == DRIVER && !named(Field::ProvisionerSecretName) && !named(Field::DefaultSecretName)
 }
 
 /// Where the controller reads the Secret of a claim, if that does not depend on the claim.

@@ -1,5 +1,6 @@
 //! Events: the newest about an object, and what is inside the kubelet's sentences.
 
+use contract::names::mount_event;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 
@@ -46,6 +47,13 @@ pub fn newest<'a>(events: &'a [Event], subject: Subject<'_>, reasons: &[&str]) -
     events.iter().filter(|event| subject.is_of(event)).filter(wanted).max_by_key(|event| last_seen(event))
 }
 
+/// What the node service reported about the mounts of a pod, unless they have recovered since.
+pub fn mount_trouble<'a>(events: &'a [Event], pod: Subject<'_>) -> Option<&'a Event> {
+    let fails = |event: &&Event| event.type_.as_deref() == Some("Warning");
+    let lists = mount_event::FAILURES_AND_RECOVERIES.into_iter();
+    lists.filter_map(|reasons| newest(events, pod, reasons)).find(fails)
+}
+
 pub fn message(event: &Event) -> &str {
     event.message.as_deref().unwrap_or_default()
 }
@@ -85,6 +93,11 @@ pub(crate) mod tests {
             "reason": reason, "message": message, "type": "Warning", "lastTimestamp": at,
         }))
         .unwrap()
+    }
+
+    /// The same that reports a recovery.
+    pub(crate) fn recovery(kind: &str, name: &str, reason: &str, message: &str, second: i64) -> Event {
+        Event { type_: Some("Normal".to_owned()), ..event(kind, name, reason, message, second) }
     }
 
     #[test]

@@ -112,7 +112,7 @@ async fn ask(
     let command = self_check(cluster, pod, buckets, authorities.is_some());
     let asked = tokio::task::spawn_blocking(move || {
         let begun = Timestamp::now();
-        understand(&run(command, authorities.as_deref(), ANSWER_WITHIN)?, begun)
+        understand(&run(command, authorities, ANSWER_WITHIN)?, begun)
     });
     let report = asked.await.unwrap_or_else(|error| Err(error.to_string()));
     let pod = format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
@@ -159,12 +159,13 @@ fn inside(cluster: &ClusterFlags, pod: &Pod, has_input: bool) -> Command {
 }
 
 /// What it prints.
-fn run(mut command: Command, input: Option<&str>, within: Duration) -> Result<String, String> {
+fn run(mut command: Command, input: Option<String>, within: Duration) -> Result<String, String> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start kubectl: {error}"))?;
-    if let Some(mut pipe) = child.stdin.take() {
-        // A child that has ended already says why.
-        let _ = pipe.write_all(input.unwrap_or_default().as_bytes());
+    // A pipe holds 64 KiB: writing more blocks for as long as the child does not read, which the deadline must end. A child
+    // that has ended already says why.
+    if let (Some(mut pipe), Some(input)) = (child.stdin.take(), input) {
+        thread::spawn(move || pipe.write_all(input.as_bytes()));
     }
     let (out, errors) = (reader(child.stdout.take()), reader(child.stderr.take()));
     let succeeded = wait(&mut child, within)?;
@@ -218,6 +219,24 @@ mod tests {
         let expected = "--kubeconfig /k --context prod exec --namespace kube-system s3-csi-node-1 --container main --stdin -- \
                         /bin/kubectl-s3 self-check --bucket b --authorities-from-stdin";
         assert_eq!(arguments.join(" "), expected);
+    }
+
+    /// More than a pipe holds.
+    fn long_input() -> String {
+        "x".repeat(1 << 20)
+    }
+
+    #[test]
+    fn a_program_that_reads_nothing_is_not_waited_for() {
+        let mut stalled = Command::new("sleep");
+        stalled.arg("600");
+        let said = run(stalled, Some(long_input()), Duration::ZERO);
+        assert_eq!(said, Err("no answer within 0 s".to_owned()));
+    }
+
+    #[test]
+    fn all_of_the_input_arrives_and_all_of_the_output_returns() {
+        assert_eq!(run(Command::new("cat"), Some(long_input()), ANSWER_WITHIN), Ok(long_input()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! How the driver was installed, from its `Deployment` and `DaemonSet`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use contract::names::MOUNTPOINT_NAMESPACE;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
@@ -20,7 +20,7 @@ const HEADROOM: [&str; 2] =
 /// The volume of the driver's pods with its keys.
 const KEYS_VOLUME: &str = "credentials";
 
-/// Each of these variables names an identity that the driver uses if there are no keys.
+/// Each of these variables names an identity that a program uses if there are no keys.
 const IDENTITY: [&str; 3] =
     ["AWS_ROLE_ARN", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_EC2_METADATA_SERVICE_ENDPOINT"];
 
@@ -53,10 +53,10 @@ pub struct Installation {
     pub moves_on_upgrade: bool,
     /// `ConfigMap` with the authorities of the endpoint's certificate.
     pub authorities: Option<String>,
-    /// The Secrets with the driver's keys: the node service's, and the controller's if it has others.
-    pub keys: BTreeMap<SecretName, Renamed>,
-    /// Whether the node service can do without such keys.
-    pub has_identity: bool,
+    /// The Secret with the driver's keys, for each program; both may have the same.
+    pub keys: BTreeMap<Role, (SecretName, Renamed)>,
+    /// The programs that can do without such keys. Each has a service account of its own.
+    pub identities: BTreeSet<Role>,
     /// (service account, role).
     pub accounts: Vec<(String, Role)>,
 }
@@ -100,8 +100,8 @@ impl Installation {
             moves_on_upgrade: variable(controller, "MOVE_ON_UPGRADE").is_none_or(|value| value == "true"),
             reserves_room: HEADROOM.iter().all(|name| variable(controller, name).is_some()),
             authorities: variable(controller, "TLS_CA_CERT_CONFIGMAP"),
-            keys: programs.clone().filter_map(|(spec, _)| keys(&namespace, spec)).collect(),
-            has_identity: IDENTITY.iter().any(|name| variable(node, name).is_some()),
+            keys: programs.clone().filter_map(|(spec, role)| Some((role, keys(&namespace, spec)?))).collect(),
+            identities: programs.filter(|(spec, _)| has_identity(spec)).map(|(_, role)| role).collect(),
             accounts: accounts.collect(),
             namespace,
         })
@@ -112,6 +112,10 @@ fn variable(spec: &PodSpec, name: &str) -> Option<String> {
     let variables = spec.containers.first()?.env.as_ref()?;
     let value = variables.iter().find(|variable| variable.name == name)?.value.clone();
     value.filter(|value| !value.is_empty())
+}
+
+fn has_identity(spec: &PodSpec) -> bool {
+    IDENTITY.iter().any(|name| variable(spec, name).is_some())
 }
 
 fn keys(namespace: &str, spec: &PodSpec) -> Option<(SecretName, Renamed)> {
@@ -163,7 +167,7 @@ pub(crate) mod tests {
             ("kube-system", "mounts")
         );
         assert_eq!((found.endpoint.as_str(), found.provisioning), ("http://s3", Provisioning::ByItself));
-        let (secret, renamed) = found.keys.first_key_value().unwrap();
+        let (secret, renamed) = &found.keys[&Role::Node];
         assert_eq!(secret.to_string(), "kube-system/s3-secret");
         assert_eq!(renamed.get("access_key_id").map(String::as_str), Some("id"));
         assert_eq!(found.accounts, [("sa".to_owned(), Role::Controller), ("sa".to_owned(), Role::Node)]);

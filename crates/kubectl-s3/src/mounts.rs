@@ -2,14 +2,13 @@
 
 use contract::attachment::{MountpointS3PodAttachment, WorkloadAttachment};
 use contract::mountpoint_pod::Phase;
-use contract::names::mount_event;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-use crate::events::{self, last_seen, message, mount_failure, newest};
+use crate::events::{self, message, mount_failure, mount_trouble, newest};
 use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 use crate::why::unhealthy;
@@ -128,17 +127,13 @@ fn last_error(
     let (namespace, name, uid) = (workload.namespace(), workload.name_any(), workload.uid());
     let about =
         events::Subject { kind: "Pod", namespace: namespace.as_deref(), name: &name, uid: uid.as_deref() };
-    let newest = |reasons: &[&str]| newest(&snapshot.events, about, reasons);
-    let lost = newest(&[mount_event::LOST, mount_event::UNRESPONSIVE]);
-    let restored = newest(&[mount_event::RESTORED, mount_event::RESPONSIVE]);
-    let over = restored.map(last_seen).unwrap_or_default();
-    if let Some(event) = lost.filter(|event| last_seen(event) > over) {
+    if let Some(event) = mount_trouble(&snapshot.events, about) {
         return message(event).to_owned();
     }
     if has_volumes(workload) {
         return String::new();
     }
-    let failed = newest(&["FailedMount"])
+    let failed = newest(&snapshot.events, about, &["FailedMount"])
         .and_then(|event| mount_failure(message(event), &attachment.spec.persistent_volume_name));
     failed.map(|failure| failure.message).unwrap_or_default()
 }
@@ -146,7 +141,7 @@ fn last_error(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::events::tests::event;
+    use crate::events::tests::{event, recovery};
     use crate::why::scene::{attachment, mountpoint_pod, running, scene};
     use crate::workload::tests::pod;
     use serde_json::json;
@@ -201,7 +196,11 @@ mod tests {
         assert_eq!(only(&snapshot).last_error, "", "it has its volumes now");
         snapshot.events = vec![event("Pod", "web", "BucketMountLost", "gone", 1)];
         assert_eq!(only(&snapshot).last_error, "gone");
-        snapshot.events.push(event("Pod", "web", "BucketMountRestored", "back", 2));
+        snapshot.events.push(recovery("Pod", "web", "BucketMountRestored", "back", 2));
+        assert_eq!(only(&snapshot).last_error, "");
+        snapshot.events.push(event("Pod", "web", "BucketCredentialsExpired", "expired", 1));
+        assert_eq!(only(&snapshot).last_error, "expired", "which the new mount does not change");
+        snapshot.events.push(recovery("Pod", "web", "BucketCredentialsRenewed", "renewed", 3));
         assert_eq!(only(&snapshot).last_error, "");
         snapshot.attachments =
             vec![attachment(&json!([{"type": "Healthy", "status": "False", "reason": "R", "message": "m",

@@ -211,7 +211,7 @@ fn needed(snapshot: &Snapshot, installation: Option<&Installation>) -> BTreeMap<
     let own = snapshot.volumes.iter().filter_map(|volume| volume.secret.clone());
     let ours = snapshot.classes.iter().filter(|class| class.provisioner == DRIVER);
     let own = own.chain(ours.flat_map(class::secrets)).map(|name| (name, Renamed::new()));
-    own.chain(installation.into_iter().flat_map(|installation| installation.keys.clone())).collect()
+    own.chain(installation.into_iter().flat_map(|installation| installation.keys.values().cloned())).collect()
 }
 
 #[derive(Default)]

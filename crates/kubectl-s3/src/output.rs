@@ -191,6 +191,7 @@ pub fn doctor(report: &Report) -> String {
             Level::Ok => "ok",
             Level::Info => "info",
             Level::Skipped => "skipped",
+            Level::Unknown => "unknown",
             Level::Warning => "WARNING",
             Level::Error => "ERROR",
         };
@@ -205,9 +206,10 @@ pub fn doctor(report: &Report) -> String {
     let count = |level: Level| report.findings.iter().filter(|finding| finding.level == level).count();
     let _ = writeln!(
         text,
-        "\n{} errors, {} warnings, {} checks skipped",
+        "\n{} errors, {} warnings, {} unknown, {} skipped",
         count(Level::Error),
         count(Level::Warning),
+        count(Level::Unknown),
         count(Level::Skipped)
     );
     text

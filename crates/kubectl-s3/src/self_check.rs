@@ -11,7 +11,7 @@ use contract::names::{DRIVER, MOUNT_SOURCE};
 use contract::s3::S3Failure;
 use controller::provision::driver_credentials::DriverCredentials;
 use controller::provision::error::ProvisionError;
-use controller::provision::metrics::S3Calls;
+use controller::provision::metrics::ProvisioningMetrics;
 use controller::provision::s3::client::{Addressing, S3Client};
 use controller::provision::s3::credentials::{Account, Credentials};
 use controller::provision::s3::endpoint::Endpoint;
@@ -161,7 +161,7 @@ async fn ask(endpoint: Endpoint, buckets: &[String], authorities: Option<&Path>)
             .unwrap_or_default()
     };
     let proxy = ProxyFlags { https_proxy: set("HTTPS_PROXY"), no_proxy: set("NO_PROXY") };
-    let server = S3Client::new(endpoint, addressing, authorities, &proxy, S3Calls::default());
+    let server = S3Client::new(endpoint, addressing, authorities, &proxy, &ProvisioningMetrics::default());
     let nobodys = [NOBODYS_BUCKET.to_owned()];
     let (buckets, judge): (&[String], fn(ErrorKind) -> Verdict) =
         if buckets.is_empty() { (&nobodys, Verdict::of_missing_bucket) } else { (buckets, Verdict::of) };

@@ -1,6 +1,6 @@
 //! A `PersistentVolume` of the driver, read by the driver's own rules.
 
-use contract::authentication::{AuthenticationSource, SecretRef};
+use contract::authentication::{AuthenticationSource, SecretPresence};
 use contract::names::DRIVER;
 use contract::volume::attribute;
 use contract::volume_plan::VolumePlan;
@@ -44,7 +44,7 @@ impl VolumeFacts {
             namespace: secret.namespace.clone().unwrap_or_default(),
             name: secret.name.clone().unwrap_or_default(),
         });
-        let named = if secret.is_some() { SecretRef::Present } else { SecretRef::Absent };
+        let named = if secret.is_some() { SecretPresence::Present } else { SecretPresence::Absent };
         let options = spec.mount_options.clone().unwrap_or_default();
         let meaning = VolumePlan::parse(&attributes, named, &options);
         let claim = spec.claim_ref.as_ref();

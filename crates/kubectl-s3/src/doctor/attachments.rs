@@ -14,6 +14,8 @@ use crate::why::unhealthy;
 const SETTLES_WITHIN: SignedDuration = SignedDuration::from_mins(1);
 /// The grace period of Mountpoint Pods is ten minutes.
 const DRAINS_WITHIN: SignedDuration = SignedDuration::from_mins(15);
+/// A controller that runs would have done it already.
+const CHECK_CONTROLLER: &str = "check that the controller is running, and see its log";
 
 pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
     let mut found: Vec<Finding> = Vec::new();
@@ -43,12 +45,12 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         for pod in attachment.spec.mountpoint_pods.keys().filter(|pod| snapshot.mountpoint_pod(pod).is_none())
         {
             let message = format!("names Mountpoint Pod {pod}, which does not exist");
-            found.push(finding(Level::Error, name.clone(), message).remedy("is the controller running?"));
+            found.push(finding(Level::Error, name.clone(), message).remedy(CHECK_CONTROLLER));
         }
         let gone = attachment.spec.workload_uids().filter(|uid| !uids.contains(uid)).count();
         if gone > 0 {
             let message = format!("lists {gone} workloads that do not exist any more");
-            found.push(finding(Level::Warning, name, message).remedy("is the controller running?"));
+            found.push(finding(Level::Warning, name, message).remedy(CHECK_CONTROLLER));
         }
     }
     for facts in &snapshot.mountpoint_pods {
@@ -59,11 +61,13 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         {
             let message =
                 "no attachment names this Mountpoint Pod, and it is not marked for unmounting".to_owned();
-            found.push(finding(Level::Warning, object, message).remedy("is the controller running?"));
+            found.push(finding(Level::Warning, object, message).remedy(CHECK_CONTROLLER));
         } else if !is_listed && pod.is_ending() && older(pod.created.as_ref(), DRAINS_WITHIN) {
             let message = "this Mountpoint Pod should have unmounted".to_owned();
-            let remedy =
-                format!("is the node service of node {} running?", pod.node.as_deref().unwrap_or("?"));
+            let remedy = format!(
+                "check that the node service of node {} is running",
+                pod.node.as_deref().unwrap_or("?")
+            );
             found.push(finding(Level::Warning, object, message).remedy(remedy));
         }
     }

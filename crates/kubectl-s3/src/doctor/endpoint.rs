@@ -3,6 +3,7 @@
 use jiff::SignedDuration;
 
 use super::finding::{Check, Finding, Level};
+use super::keys::needed_by;
 use crate::exec::Inside;
 use crate::installation::{Installation, Provisioning, Role};
 use crate::self_check::Verdict;
@@ -18,9 +19,6 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
         return vec![Finding::new(Check::Endpoint, Level::Skipped, "", SKIPPED)];
     };
     let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
-    let has_identity = installation.as_ref().is_some_and(|it| it.has_identity);
-    let needed = !has_identity && snapshot.volumes.iter().any(crate::volume::VolumeFacts::uses_driver_keys);
-    let provisions = installation.is_none_or(|it| it.provisioning != Provisioning::Off);
     let mut found = Vec::new();
     for role in [Role::Controller, Role::Node] {
         let mut of_role = inside.iter().filter(|inside| inside.role == role).peekable();
@@ -28,9 +26,9 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
             let message = "no pod of it was asked: none is ready, or --most-nodes is 0";
             found.push(Finding::new(Check::Endpoint, Level::Skipped, role.program(), message));
         }
-        let without_keys = match role {
-            Role::Controller if !provisions => Level::Info,
-            Role::Node if needed => Level::Error,
+        let without_keys = match (role, &installation) {
+            (Role::Controller, Some(it)) if it.provisioning == Provisioning::Off => Level::Info,
+            (_, Some(it)) if needed_by(snapshot, it, role) > 0 => Level::Error,
             _ => Level::Skipped,
         };
         found.extend(of_role.flat_map(|inside| answered(inside, without_keys)));
@@ -46,12 +44,12 @@ fn answered(inside: &Inside, without_keys: Level) -> Vec<Finding> {
     };
     let report = match report {
         Ok(report) => report,
-        Err(error) => return vec![finding(Level::Skipped, &format!("the self-check did not run: {error}"))],
+        Err(error) => return vec![finding(Level::Unknown, &format!("the self-check did not run: {error}"))],
     };
     let endpoint = &report.endpoint;
     if report.answers.is_empty() {
         let finding = finding(without_keys, &format!("has no keys of the driver; {endpoint} was not asked"));
-        return vec![finding.remedy("see `s3CredentialSecret` of the chart")];
+        return vec![finding.remedy("see `s3CredentialSecret` of the chart, and docs/credentials.md")];
     }
     let mut found = Vec::new();
     for answer in &report.answers {
@@ -100,7 +98,8 @@ fn remedy(verdict: Verdict) -> &'static str {
 pub(super) fn clocks(inside: Option<&[Inside]>) -> Vec<Finding> {
     let Some(inside) = inside else { return vec![Finding::new(Check::Clock, Level::Skipped, "", SKIPPED)] };
     if !inside.iter().any(|inside| inside.report.is_ok()) {
-        return vec![Finding::new(Check::Clock, Level::Skipped, "", "no self-check ran")];
+        let level = if inside.is_empty() { Level::Skipped } else { Level::Unknown };
+        return vec![Finding::new(Check::Clock, level, "", "no self-check ran")];
     }
     let differ = inside.iter().filter_map(|Inside { object, report, .. }| {
         let off = report.as_ref().ok()?.off_by?;
@@ -119,6 +118,8 @@ mod tests {
     use crate::doctor::{Examined, examine};
     use crate::self_check::{Answer, SelfReport};
     use crate::why::scene::scene;
+    use contract::names::DRIVER;
+    use serde_json::json;
 
     fn of(role: Role, verdicts: &[Verdict]) -> Inside {
         let answers = verdicts.iter().map(|verdict| Answer {
@@ -169,7 +170,7 @@ mod tests {
         );
         assert_eq!(levels(&[report(&[])]), [Level::Error], "a volume needs keys that are not there");
         let failed = Inside { report: Err("no such file".into()), ..report(&[]) };
-        assert_eq!(levels(&[failed]), [Level::Skipped]);
+        assert_eq!(levels(&[failed]), [Level::Unknown]);
     }
 
     /// An endpoint that one of the two programs reaches may be closed to the other.
@@ -206,6 +207,9 @@ mod tests {
             endpoint(snapshot, Some(&all)).iter().map(|finding| finding.level).collect()
         };
         assert_eq!(levels(&snapshot), [Level::Skipped, Level::Skipped]);
+        let class = json!({"metadata": {"name": "c"}, "provisioner": DRIVER});
+        snapshot.classes = vec![serde_json::from_value(class).unwrap()];
+        assert_eq!(levels(&snapshot), [Level::Error, Level::Skipped], "its claims wait");
         let template = &mut snapshot.deployments[0].spec.as_mut().unwrap().template;
         template.spec.as_mut().unwrap().containers[0].env = None;
         assert_eq!(levels(&snapshot), [Level::Info, Level::Skipped], "a controller that makes no buckets");
@@ -219,5 +223,15 @@ mod tests {
             clocks(Some(&[inside])).len()
         };
         assert_eq!((off(0), off(-299), off(301), off(-1000)), (0, 0, 1, 1));
+    }
+
+    #[test]
+    fn clocks_of_pods_that_did_not_answer_are_unknown() {
+        let levels = |inside: Option<&[Inside]>| {
+            clocks(inside).into_iter().map(|finding| finding.level).collect::<Vec<_>>()
+        };
+        let forbidden = Inside { report: Err("forbidden".into()), ..report(&[]) };
+        assert_eq!(levels(Some(&[forbidden][..])), [Level::Unknown]);
+        assert_eq!((levels(None), levels(Some(&[]))), (vec![Level::Skipped], vec![Level::Skipped]));
     }
 }

@@ -34,8 +34,10 @@ pub enum Level {
     Ok,
     /// Worth knowing; nothing has to be done.
     Info,
-    /// It could not be checked.
+    /// Not checked, because it was not asked for, or because there is nothing to check.
     Skipped,
+    /// It could not be found out.
+    Unknown,
     Warning,
     Error,
 }

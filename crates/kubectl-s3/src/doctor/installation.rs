@@ -14,21 +14,22 @@ use crate::snapshot::Snapshot;
 use crate::why::{is_node_ready, is_registered};
 use crate::workload::{self, chart_version, image, is_ready, start_failure};
 
-const APPLY: &str =
-    "apply the chart's crds/mountpoints3podattachments.yaml: Helm does not update definitions";
+/// The controller may change the definition, but not create it.
+const CREATE: &str = "apply the chart's crds/mountpoints3podattachments.yaml; the controller only updates a definition that is \
+                      there";
+const UPDATE: &str = "restart the controller, which updates the definition at its start, and logs why if it cannot; if it is \
+                      older than this plugin, upgrade the driver";
 
 /// Compared with the definition that this version of the driver generates.
 pub(super) fn definition(snapshot: &Snapshot) -> Vec<Finding> {
     let expected = MountpointS3PodAttachment::crd();
-    let wrong = |level, message: String| {
-        vec![Finding::new(Check::Definition, level, expected.name_any(), message).remedy(APPLY)]
-    };
+    let finding =
+        |level, message: String| Finding::new(Check::Definition, level, expected.name_any(), message);
     let Some(found) = &snapshot.definition else {
-        return wrong(
-            Level::Error,
-            "the definition of attachments is not installed: new pods wait".to_owned(),
-        );
+        let message = "the definition of attachments is not installed: new pods wait".to_owned();
+        return vec![finding(Level::Error, message).remedy(CREATE)];
     };
+    let wrong = |level, message: String| vec![finding(level, message).remedy(UPDATE)];
     let Some(mine) = expected.spec.versions.first() else { return Vec::new() };
     let Some(its) = found.spec.versions.iter().find(|version| version.name == mine.name && version.served)
     else {
@@ -202,12 +203,14 @@ mod tests {
     fn a_definition_is_compared_with_our_own() {
         let mut snapshot = scene();
         assert_eq!(levels(&definition(&snapshot)), [Level::Error]);
+        assert!(definition(&snapshot)[0].remedy.starts_with("apply"), "the controller does not create it");
         snapshot.definition = Some(MountpointS3PodAttachment::crd());
         assert_eq!(definition(&snapshot), []);
         let mut outdated = MountpointS3PodAttachment::crd();
         outdated.spec.versions[0].selectable_fields = None;
         snapshot.definition = Some(outdated);
         assert!(definition(&snapshot)[0].message.contains("cannot be selected by"));
+        assert!(definition(&snapshot)[0].remedy.starts_with("restart the controller"));
         let mut other = MountpointS3PodAttachment::crd();
         other.spec.versions[0].name = "v1".to_owned();
         snapshot.definition = Some(other);

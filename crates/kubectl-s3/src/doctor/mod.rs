@@ -4,6 +4,7 @@ mod attachments;
 mod endpoint;
 mod finding;
 mod installation;
+mod keys;
 mod leftovers;
 pub mod rights;
 pub mod rules;
@@ -24,7 +25,7 @@ pub struct Report {
     pub version: &'static str,
     /// Whether there is no error.
     pub healthy: bool,
-    /// Whether everything that the checks need could be read.
+    /// Whether everything could be found out that was to be checked.
     pub complete: bool,
     pub findings: Vec<Finding>,
 }
@@ -58,7 +59,7 @@ const CHECKS: &[Checked] = &[
     (Check::Permissions, &[Readable::DriverWorkloads], |_, examined| {
         rights::denied(examined.rights.as_ref())
     }),
-    (Check::DriverKeys, &[Readable::DriverWorkloads], |seen, _| volumes::driver_keys(seen)),
+    (Check::DriverKeys, &[Readable::DriverWorkloads], |seen, _| keys::driver_keys(seen)),
     (Check::Classes, &[Readable::Classes], |seen, _| volumes::classes(seen)),
     (Check::Volumes, &[Readable::Volumes], |seen, _| volumes::volumes(seen)),
     (Check::Claims, &[Readable::Claims, Readable::Events], |seen, _| volumes::claims(seen)),
@@ -80,7 +81,7 @@ pub fn examine(snapshot: &Snapshot, examined: &Examined) -> Report {
         let hidden = needs.iter().find_map(|what| Some((what, snapshot.unreadable.get(what)?)));
         if let Some((what, error)) = hidden {
             let message = format!("cannot read {}: {error}", what.into_str());
-            findings.push(Finding::new(*check, Level::Skipped, "", message));
+            findings.push(Finding::new(*check, Level::Unknown, "", message));
             continue;
         }
         let found = find(snapshot, examined);
@@ -90,23 +91,40 @@ pub fn examine(snapshot: &Snapshot, examined: &Examined) -> Report {
         findings.extend(found);
     }
     let healthy = findings.iter().all(|finding| finding.level != Level::Error);
-    Report { version: env!("CARGO_PKG_VERSION"), healthy, complete: snapshot.unreadable.is_empty(), findings }
+    let complete = findings.iter().all(|finding| finding.level != Level::Unknown);
+    Report { version: env!("CARGO_PKG_VERSION"), healthy, complete, findings }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::installation::Role;
+    use crate::self_check::SelfReport;
     use crate::why::scene::scene;
 
     #[test]
-    fn what_cannot_be_read_is_skipped_and_is_no_error() {
+    fn what_cannot_be_read_is_unknown_and_is_no_error() {
         let mut snapshot = scene();
         snapshot.unreadable.insert(Readable::Volumes, "forbidden".to_owned());
         let report = examine(&snapshot, &Examined::default());
         let volumes = report.findings.iter().find(|finding| finding.check == Check::Volumes).unwrap();
-        assert_eq!(volumes.level, Level::Skipped);
+        assert_eq!(volumes.level, Level::Unknown);
         assert!(volumes.message.contains("forbidden"));
         assert!(!report.complete);
+    }
+
+    /// A user without the right to `exec` does not learn what the driver's pods would have said.
+    #[test]
+    fn a_report_is_complete_if_everything_that_was_asked_was_answered() {
+        let complete = |inside: Option<Vec<Inside>>| {
+            examine(&scene(), &Examined { inside, ..Examined::default() }).complete
+        };
+        assert!(complete(None), "nothing was to be run");
+        let pod = |role, report| Inside { role, object: String::new(), pod: String::new(), report };
+        let answered = |role| pod(role, Ok(SelfReport::default()));
+        assert!(complete(Some(vec![answered(Role::Controller), answered(Role::Node)])));
+        let forbidden = pod(Role::Node, Err("pods \"s3-csi-node-1\" is forbidden".to_owned()));
+        assert!(!complete(Some(vec![answered(Role::Controller), forbidden])));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(super) fn denied(reviewed: Option<&Reviewed>) -> Vec<Finding> {
         Some(Err(error)) => {
             vec![Finding::new(
                 Check::Permissions,
-                Level::Skipped,
+                Level::Unknown,
                 "",
                 format!("cannot ask for rights of others: {error}"),
             )]
@@ -110,7 +110,7 @@ mod tests {
         let found = denied(Some(&Ok(vec![right])));
         assert_eq!(found[0].level, Level::Error);
         assert!(found[0].message.starts_with("may not list mountpoints3podattachments"), "{found:?}");
-        assert_eq!(denied(Some(&Err("forbidden".into())))[0].level, Level::Skipped);
+        assert_eq!(denied(Some(&Err("forbidden".into())))[0].level, Level::Unknown);
         assert_eq!(denied(Some(&Ok(vec![]))), []);
     }
 }

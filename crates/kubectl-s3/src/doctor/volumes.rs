@@ -1,4 +1,4 @@
-//! Keys, classes, volumes and claims.
+//! Classes, volumes and claims.
 
 use std::collections::BTreeMap;
 
@@ -18,43 +18,6 @@ use crate::snapshot::Snapshot;
 const PROVISIONING: &str = "s3.csi.scality.com/provisioning";
 /// A claim that is being deleted carries the mark for seconds.
 const CLEANS_UP_WITHIN: SignedDuration = SignedDuration::from_mins(10);
-
-pub(super) fn driver_keys(snapshot: &Snapshot) -> Vec<Finding> {
-    let Some(installation) = Installation::of(&snapshot.deployments, &snapshot.daemon_sets) else {
-        return Vec::new();
-    };
-    let users = snapshot.volumes.iter().filter(|volume| volume.uses_driver_keys()).count();
-    let mut found = Vec::new();
-    for name in installation.keys.keys() {
-        let finding =
-            |level, message: String| Finding::new(Check::DriverKeys, level, name.to_string(), message);
-        found.extend(match snapshot.secrets.get(name) {
-            Some(SecretState::Usable) | None => None,
-            Some(SecretState::Missing) if installation.has_identity => None,
-            // An installation may do without.
-            Some(SecretState::Missing) if users == 0 => {
-                let message =
-                    "does not exist: volumes and classes without a Secret of their own cannot be used";
-                Some(finding(Level::Info, message.to_owned()))
-            }
-            Some(SecretState::Missing) => {
-                let message = format!("does not exist, and {users} volumes need it");
-                Some(
-                    finding(Level::Error, message)
-                        .remedy("create it with `access_key_id` and `secret_access_key`"),
-                )
-            }
-            Some(SecretState::Invalid(error)) => Some(
-                finding(Level::Error, error.clone())
-                    .remedy("correct the Secret; the driver reads it again by itself"),
-            ),
-            Some(SecretState::Unreadable(error)) => {
-                Some(finding(Level::Skipped, format!("not readable: {error}")))
-            }
-        });
-    }
-    found
-}
 
 pub(super) fn classes(snapshot: &Snapshot) -> Vec<Finding> {
     let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
@@ -172,27 +135,6 @@ mod tests {
 
     fn messages(findings: &[Finding]) -> Vec<(Level, &str)> {
         findings.iter().map(|finding| (finding.level, finding.message.as_str())).collect()
-    }
-
-    #[test]
-    fn the_drivers_keys_are_needed_by_volumes_without_their_own() {
-        let mut snapshot = scene();
-        assert_eq!(driver_keys(&snapshot), []);
-        let name = snapshot.secrets.keys().next().unwrap().clone();
-        snapshot.secrets.insert(name.clone(), SecretState::Missing);
-        assert_eq!(
-            messages(&driver_keys(&snapshot)),
-            [(Level::Error, "does not exist, and 1 volumes need it")]
-        );
-        let mut role = snapshot.clone();
-        let template = role.daemon_sets[0].spec.as_mut().unwrap().template.spec.as_mut().unwrap();
-        let variable = json!({"name": "AWS_ROLE_ARN", "value": "arn:aws:iam::1:role/driver"});
-        template.containers[0].env.as_mut().unwrap().push(serde_json::from_value(variable).unwrap());
-        assert_eq!(driver_keys(&role), [], "the driver has a role of its own");
-        snapshot.volumes.clear();
-        assert_eq!(driver_keys(&snapshot)[0].level, Level::Info);
-        snapshot.secrets.insert(name, SecretState::Invalid("`access_key_id` is empty".into()));
-        assert_eq!(driver_keys(&snapshot)[0].level, Level::Error);
     }
 
     #[test]

@@ -6,6 +6,8 @@ mod placement;
 #[cfg(test)]
 pub(crate) mod scene;
 mod serving;
+#[cfg(test)]
+mod serving_tests;
 mod subject;
 #[cfg(test)]
 mod tests;

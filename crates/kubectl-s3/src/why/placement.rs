@@ -8,7 +8,7 @@ use kube::ResourceExt as _;
 
 use super::link::{Outcome, Stop};
 use super::subject::Subject;
-use crate::installation::{Installation, NODE_SERVICE};
+use crate::installation::{Installation, NODE_SERVICE, Role};
 use crate::readable::Readable;
 use crate::secret::{SecretName, SecretState};
 use crate::snapshot::Snapshot;
@@ -28,24 +28,19 @@ pub(super) fn keys(snapshot: &Snapshot, volume: &VolumeFacts) -> Outcome {
         (AuthenticationSource::Secret, None) => Outcome::unknown("", "no Secret is named"),
         (AuthenticationSource::Driver, _) => {
             let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
-            let has_identity = installation.as_ref().is_some_and(|it| it.has_identity);
             // The node service's are those that mount.
-            let name = installation.and_then(|it| driver_keys(snapshot, &it));
-            match name {
-                Some(name) if has_identity && snapshot.secrets.get(&name) == Some(&SecretState::Missing) => {
+            let has_identity = installation.as_ref().is_some_and(|it| it.identities.contains(&Role::Node));
+            match installation.as_ref().and_then(|it| it.keys.get(&Role::Node)) {
+                Some((name, _))
+                    if has_identity && snapshot.secrets.get(name) == Some(&SecretState::Missing) =>
+                {
                     Outcome::pass("", "the driver's own identity")
                 }
-                Some(name) => secret(snapshot, &name, "the driver", "`s3CredentialSecret` of the chart"),
+                Some((name, _)) => secret(snapshot, name, "the driver", "`s3CredentialSecret` of the chart"),
                 None => Outcome::unknown("", "the driver's own; its installation is not readable"),
             }
         }
     }
-}
-
-/// The Secret that the node service has its keys from.
-fn driver_keys(snapshot: &Snapshot, whole: &Installation) -> Option<SecretName> {
-    let node_service = Installation::of(&[], &snapshot.daemon_sets);
-    node_service.as_ref().unwrap_or(whole).keys.keys().next().cloned()
 }
 
 fn secret(snapshot: &Snapshot, name: &SecretName, whose: &str, field: &str) -> Outcome {

@@ -36,11 +36,19 @@ const UNSERVED: &[Reason] = &[
 /// The controller repeats these Events every ten minutes while they are true.
 const TRUE_FOR: SignedDuration = SignedDuration::from_mins(11);
 
-fn newest_on_pod<'a>(subject: Subject<'a>, reasons: &[&str]) -> Option<&'a Event> {
+/// The one that `choose` takes of the Events, about the pod.
+fn about_pod<'a>(
+    subject: Subject<'a>,
+    choose: impl FnOnce(&'a [Event], events::Subject<'_>) -> Option<&'a Event>,
+) -> Option<&'a Event> {
     let (namespace, name, uid) = (subject.namespace(), subject.pod.name_any(), subject.pod.uid());
     let about =
         events::Subject { kind: "Pod", namespace: Some(&namespace), name: &name, uid: uid.as_deref() };
-    newest(&subject.snapshot.events, about, reasons)
+    choose(&subject.snapshot.events, about)
+}
+
+fn newest_on_pod<'a>(subject: Subject<'a>, reasons: &[&str]) -> Option<&'a Event> {
+    about_pod(subject, |all, about| newest(all, about, reasons))
 }
 
 /// What the controller says about the pod: all that a user sees who may read nothing but this namespace.
@@ -195,13 +203,20 @@ pub(super) fn mount(
         Outcome::Stops(Stop { object: name.to_owned(), reason: reason.to_owned(), message, remedy, command })
     };
     if subject.is_mounted() {
-        let news = newest_on_pod(subject, mount_event::ALL);
-        return match news.filter(|event| event.type_.as_deref() == Some("Warning")) {
+        return match about_pod(subject, events::mount_trouble) {
             Some(event) => {
-                let reason = event.reason.clone().unwrap_or_default();
-                let remedy = "the node service mounts it again by itself; a container without `mountPropagation: \
-                              HostToContainer` must be restarted to see it";
-                stop(&reason, message(event).to_owned(), remedy.to_owned(), logs)
+                let reason = event.reason.as_deref().unwrap_or_default();
+                let remedy = match reason {
+                    mount_event::KEYS_EXPIRED => {
+                        "do what the message says; the mount process gets new keys by itself within a minute, and no \
+                         container must be restarted"
+                    }
+                    _ => {
+                        "the node service mounts it again by itself; a container without `mountPropagation: \
+                         HostToContainer` must be restarted to see it"
+                    }
+                };
+                stop(reason, message(event).to_owned(), remedy.to_owned(), logs)
             }
             None => Outcome::pass(name, "mounted"),
         };

@@ -1,9 +1,9 @@
-//! A table of everything that can stop a chain.
+//! A table of everything that can stop a chain; of its last links: `serving_tests.rs`.
 
 use contract::names::DRIVER;
 use serde_json::{Value, json};
 
-use super::scene::{attachment, claim, driver_pod, mountpoint_pod, running, scene};
+use super::scene::{claim, driver_pod, running, scene};
 use super::*;
 use crate::events::tests::event;
 use crate::readable::Readable;
@@ -12,9 +12,9 @@ use crate::volume::tests::volume;
 use crate::workload::tests::pod;
 
 /// When the scene is looked at, in seconds.
-const NOW: i64 = 1_767_225_720;
+pub(super) const NOW: i64 = 1_767_225_720;
 
-fn answer(change: impl FnOnce(&mut Snapshot)) -> Answer {
+pub(super) fn answer(change: impl FnOnce(&mut Snapshot)) -> Answer {
     let mut snapshot = scene();
     change(&mut snapshot);
     let pod = snapshot.pods[0].clone();
@@ -22,7 +22,7 @@ fn answer(change: impl FnOnce(&mut Snapshot)) -> Answer {
 }
 
 /// Step and reason of the cause, and a word that the remedy or the message must contain.
-fn stops(change: impl FnOnce(&mut Snapshot), step: Step, reason: &str, word: &str) {
+pub(super) fn stops(change: impl FnOnce(&mut Snapshot), step: Step, reason: &str, word: &str) {
     let answer = answer(change);
     let cause = answer.cause.expect(reason);
     assert_eq!((cause.step, cause.reason.as_str()), (step, reason), "{cause:?}");
@@ -62,7 +62,7 @@ fn own_keys(snapshot: &mut Snapshot, state: SecretState) {
     snapshot.secrets.insert(secret("keys"), state);
 }
 
-fn waiting(reason: &str, message: &str) -> Value {
+pub(super) fn waiting(reason: &str, message: &str) -> Value {
     json!({"phase": "Pending", "containerStatuses": [{"name": "m", "image": "", "imageID": "", "ready": false,
         "restartCount": 0, "state": {"waiting": {"reason": reason, "message": message}}}]})
 }
@@ -173,52 +173,6 @@ fn nodes_stop_the_chain() {
 }
 
 #[test]
-fn attachments_stop_the_chain() {
-    stops(|it| it.attachments.clear(), Step::Attachment, "AttachmentPending", "log");
-    let alone = |it: &mut Snapshot| {
-        it.attachments.clear();
-        it.controllers = vec![driver_pod("s3-csi-controller-1", false)];
-    };
-    stops(alone, Step::Attachment, "ControllerNotRunning", "get pods -A -l app=s3-csi-controller");
-    let event = |it: &mut Snapshot| {
-        it.attachments.clear();
-        it.events = vec![event("Pod", "web", "PodIdentityDisabled", "set podIdentity.enabled", NOW)];
-    };
-    stops(event, Step::Attachment, "PodIdentityDisabled", "podIdentity.enabled");
-    let hidden = answer(|it| {
-        it.attachments.clear();
-        it.unreadable.insert(Readable::Attachments, "forbidden".to_owned());
-    });
-    assert_eq!(hidden.cause.unwrap().step, Step::Mount, "it goes on with what may be read");
-}
-
-#[test]
-fn mountpoint_pods_stop_the_chain() {
-    let with = |status: Value| move |it: &mut Snapshot| it.mountpoint_pods = vec![mountpoint_pod(&status)];
-    for (reason, expected) in [
-        ("ErrImagePull", "MountpointPodImagePullFailed"),
-        ("CrashLoopBackOff", "MountpointPodCrashing"),
-        ("CreateContainerError", "MountpointPodStartFailed"),
-    ] {
-        stops(with(waiting(reason, "because")), Step::MountpointPod, expected, "because");
-    }
-    let crashes = with(waiting("CrashLoopBackOff", ""));
-    stops(crashes, Step::MountpointPod, "MountpointPodCrashing", "logs -n mounts mp-1 --previous");
-    let full = json!({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]});
-    stops(with(full), Step::MountpointPod, "MountpointPodUnschedulable", "room");
-    stops(with(json!({"phase": "Pending"})), Step::MountpointPod, "MountpointPodStarting", "wait");
-    stops(|it| it.mountpoint_pods.clear(), Step::MountpointPod, "MountpointPodMissing", "mounts/mp-1");
-    let rejected = |it: &mut Snapshot| {
-        it.mountpoint_pods.clear();
-        it.attachments = vec![attachment(
-            &json!([{"type": "Healthy", "status": "False", "reason": "MountpointPodRejected",
-            "message": "quota", "lastTransitionTime": "2026-01-01T00:00:00Z"}]),
-        )];
-    };
-    stops(rejected, Step::MountpointPod, "MountpointPodRejected", "quota");
-}
-
-#[test]
 fn the_controllers_logs_are_looked_for_where_it_is_installed() {
     let moved = |it: &mut Snapshot| {
         it.deployments[0].metadata.namespace = Some("storage".to_owned());
@@ -252,38 +206,6 @@ fn the_controllers_logs_are_looked_for_where_it_is_installed() {
             stops(both, step, reason, command);
         }
     }
-}
-
-#[test]
-fn mounts_stop_the_chain() {
-    let failed = |code: &str, said: &str| {
-        let text =
-            format!("MountVolume.SetUp failed for volume \"pv\" : rpc error: code = {code} desc = {said}");
-        move |it: &mut Snapshot| it.events = vec![event("Pod", "web", "FailedMount", &text, 1)]
-    };
-    for (code, word) in [
-        ("NotFound", "create bucket bucket"),
-        ("PermissionDenied", "allow"),
-        ("Unauthenticated", "correct the keys"),
-        ("InvalidArgument", "get pv pv"),
-        ("Unavailable", "doctor"),
-        ("Internal", "logs -n mounts mp-1"),
-    ] {
-        stops(failed(code, "said"), Step::Mount, "FailedMount", word);
-    }
-    stops(|_| {}, Step::Mount, "MountPending", "kubelet");
-    let lost = |it: &mut Snapshot| {
-        it.pods = vec![running()];
-        it.events = vec![event("Pod", "web", "BucketMountLost", "the process is gone", 1)];
-    };
-    stops(lost, Step::Mount, "BucketMountLost", "HostToContainer");
-    let restored = answer(|it| {
-        lost(it);
-        let mut back = event("Pod", "web", "BucketMountRestored", "back", 2);
-        back.type_ = Some("Normal".to_owned());
-        it.events.push(back);
-    });
-    assert_eq!(restored.cause, None);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::names::DRIVER;
 use contract::volume_plan::VolumePlan;
 use controller::provision::class::parameters::ClassParameters;
@@ -85,7 +85,7 @@ async fn expect_warning(stage: &Stage, attributes: &Value, options: &[&str], wor
         Some(words) => assert!(warnings.contains(words), "{attributes} {options:?}: {warnings}"),
     }
     // The node would refuse it, or ignore an option, in the same cases.
-    let plan = VolumePlan::parse(&texts(attributes), SecretRef::Absent, options);
+    let plan = VolumePlan::parse(&texts(attributes), SecretPresence::Absent, options);
     let is_wrong = plan.is_err() || plan.is_ok_and(|plan| !plan.ignored.is_empty());
     assert_eq!(is_wrong, words.is_some(), "{attributes} {options:?}");
 }
@@ -175,6 +175,14 @@ async fn a_value_that_the_driver_refuses_is_warned_about() {
             &json!({"bucketName": "arn:aws:s3-outposts:us-east-1:1:outpost/op-1/accesspoint/a"}),
             &[],
             Some("invalid volume attributes, with which no pod is started: `bucketName`"),
+        ),
+        // A class may have blanks around its values, a volume may not.
+        (&json!({"bucketName": " bucket "}), &[], Some("`bucketName` \" bucket \": it must be the name")),
+        (&json!({"bucketName": " "}), &[], Some("`bucketName` \" \": it must be the name")),
+        (
+            &json!({"bucketName": "bucket", "stsRegion": "eu-west-1 "}),
+            &[],
+            Some("`stsRegion` \"eu-west-1 \": regions have"),
         ),
         (
             &json!({"bucketName": "bucket", "stsRegion": "a/b"}),

@@ -69,6 +69,29 @@ async fn mountpoint_pods_reach_the_ports_of_the_identities_that_are_used() {
 }
 
 #[tokio::test]
+async fn mountpoint_pods_reach_the_proxy_to_the_endpoint() {
+    let stage = Stage::set("chart-network-proxy").await;
+    for (values, expected) in [
+        ("proxy.httpsProxy=http://proxy.test:3128", &[vec![53, 53], vec![443], vec![3128]][..]),
+        ("proxy.httpsProxy=http://me:word@proxy.test:3128", &[vec![53, 53], vec![443], vec![3128]]),
+        ("proxy.httpsProxy=http://proxy.test", &[vec![53, 53], vec![443], vec![80]]),
+        (
+            "proxy.httpsProxy=http://proxy.test:3128,podIdentity.eks.driver=true",
+            &[vec![53, 53], vec![443], vec![80, 3128]],
+        ),
+        // An endpoint without TLS is reached directly.
+        ("proxy.httpsProxy=http://proxy.test:3128,s3.endpointUrl=http://s3.test", &[vec![53, 53], vec![80]]),
+    ] {
+        let on = ["mountpointPod.networkPolicy.enabled=true", "s3.endpointUrl=https://s3.test", values];
+        let objects = objects(&stage, &on);
+        let policy = find(&objects, "NetworkPolicy", "s3-csi-mountpoint");
+        let egress: Vec<Vec<u64>> =
+            policy["spec"]["egress"].as_array().unwrap().iter().map(ports_of).collect();
+        assert_eq!(egress, expected, "{values}");
+    }
+}
+
+#[tokio::test]
 async fn metrics_are_for_those_that_the_values_name() {
     let stage = Stage::set("chart-network-metrics").await;
     let on = "metrics.networkPolicy.enabled=true";

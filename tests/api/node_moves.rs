@@ -14,6 +14,7 @@ use mounter::handover::MountReply;
 use mounter::{JOURNAL, SURVIVAL};
 use node::kernel;
 use node::safe_path::Root;
+use rustix::process::{Signal, kill_process};
 use s3_csi_tests::controller::{Controller, shared};
 use s3_csi_tests::csi::publish_request;
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket, programs};
@@ -238,6 +239,27 @@ async fn a_move_that_was_interrupted_while_the_next_pod_started_to_serve_is_fini
     published.is_mounted_by(&node, &pod, &published.pod).await;
     let serve = [&published.mounter, &mounter].map(|mounter| mounter.mount_process().is_some());
     assert_eq!(serve, [false, true], "one process serves the mount\n{}", node.log());
+    assert_eq!(published.reads_on(), "content");
+}
+
+/// The container has started again and has the mount, but the node service did not hear that.
+#[tokio::test]
+async fn a_mounter_whose_reply_was_lost_is_known_to_serve() {
+    let (mut published, node) = Published::begin("node-reply-lost").await;
+    let kept = Kept::of(&published.mounter);
+    kill_process(node.pid(), Signal::STOP).unwrap();
+    published.mounter.end_container();
+    published.mounter = published.mounter.restart();
+    published.mounter.listening();
+    let reply = kept.continues_at(&published.mounter);
+    assert!(matches!(reply, MountReply::Serving(_)), "{reply:?}");
+    drop(kept);
+    kill_process(node.pid(), Signal::CONT).unwrap();
+    eventually("the death is counted", LIMIT, || async {
+        let counted = node.metrics().contains("s3_csi_node_mount_process_deaths_total 1");
+        Seen::some(counted.then_some(()), node.log())
+    })
+    .await;
     assert_eq!(published.reads_on(), "content");
 }
 

@@ -8,8 +8,8 @@ use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{annotation, comm_on_node, label};
 use contract::sharing::{Identity, SharingKey};
 use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{ListParams, Patch, PatchParams};
-use kube::{Resource as _, ResourceExt as _};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Resource as _, ResourceExt as _};
 use node::mounts::Mounts;
 use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::csi::publish_request;
@@ -176,6 +176,27 @@ async fn warm_pods_leave_a_node_that_is_cordoned_or_full() {
     let full =
         json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"});
     stage.report_mountpoint(&waiting.name_any(), json!({"phase": "Pending", "conditions": [full]})).await;
+    number_of_warm_pods(&stage, 0).await;
+}
+
+#[tokio::test]
+async fn warm_pods_make_room_for_a_workload_that_fits_nowhere() {
+    let _running = controller::none().await;
+    let stage = stage("warm-crowded").await;
+    let _controller = Controller::start(&stage.here.client, &["--warm-mountpoint-pods=2"]).await;
+    number_of_warm_pods(&stage, 2).await;
+    let pods = Api::<Pod>::namespaced(stage.here.client.clone(), &stage.here.namespace);
+    let container = json!({"name": "main", "image": "none"});
+    let pod = json!({"metadata": {"name": "waits"}, "spec": {"containers": [container]}});
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    let condition = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient memory. preemption: 0/1 nodes are available.",
+    });
+    let status = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+    pods.patch_status("waits", &PatchParams::default(), &status).await.unwrap();
+    // Other tests' controllers must not find it. This one hears of both.
+    pods.delete("waits", &DeleteParams::default()).await.unwrap();
     number_of_warm_pods(&stage, 0).await;
 }
 

@@ -208,7 +208,7 @@ async fn play(tenant: &Tenant, kubelet: &Kubelet) {
             let pod = json!({
                 "metadata": {
                     "generateName": "mp-sanity-", "labels": {label::DRIVER_VERSION: "1"},
-                    "annotations": {annotation::VOLUME_NAME: VOLUME, annotation::AUTHENTICATION_SOURCE: "driver"},
+                    "annotations": {annotation::VOLUME_NAME: VOLUME, annotation::AUTHENTICATION_SOURCE: "secret"},
                 },
                 "spec": {
                     "nodeName": NODE, "containers": [{"name": "mountpoint", "image": "none"}],
@@ -262,7 +262,7 @@ async fn both_services_pass_on_real_buckets_and_mounts() {
     let before = tenant.buckets();
     let target = kubelet.target(WORKLOAD, VOLUME);
     let (csi, folder) = (kubelet.csi_socket(), target.parent().unwrap().to_owned());
-    let testing = tokio::task::spawn_blocking(move || sanity::run(&csi, Path::new(socket), &folder));
+    let testing = tokio::task::spawn_blocking(move || sanity::run(&csi, Path::new(socket), &folder, ALICE));
     let report = tokio::select! {
         report = testing => report.unwrap(),
         () = play(&tenant, &kubelet) => unreachable!("it plays until the end"),

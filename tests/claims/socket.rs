@@ -1,10 +1,12 @@
-//! The CSI controller service, as a csi-provisioner beside the controller calls it.
+//! The CSI controller service, as a csi-provisioner in the controller's pod calls it.
 
 use std::path::Path;
 
+use ::controller::provision::volume_id::VolumeId;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use s3_csi_tests::account::{Account, CONTROLLER};
 use s3_csi_tests::claims::{LIMIT, Tenant};
 use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::csi::{Csi, publish_request};
@@ -14,11 +16,23 @@ use service::csi::{CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeReques
 use tonic::{Code, Status};
 use xtask::s3::ALICE;
 
-async fn create(csi: &Csi, name: &str, parameters: &[(&str, &str)]) -> Result<String, Status> {
+const KEYS: [(&str, &str); 2] =
+    [("access_key_id", ALICE.access_key), ("secret_access_key", ALICE.secret_key)];
+
+async fn create(
+    csi: &Csi,
+    name: &str,
+    parameters: &[(&str, &str)],
+    secrets: &[(&str, &str)],
+) -> Result<String, Status> {
+    let texts = |pairs: &[(&str, &str)]| {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    };
     let request = CreateVolumeRequest {
         name: name.to_owned(),
         volume_capabilities: publish_request("", "", Path::new("/")).volume_capability.into_iter().collect(),
-        parameters: parameters.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        parameters: texts(parameters),
+        secrets: texts(secrets),
         ..CreateVolumeRequest::default()
     };
     let answer: CreateVolumeResponse = csi.call("/csi.v1.Controller/CreateVolume", request).await?;
@@ -31,6 +45,16 @@ async fn delete(csi: &Csi, volume_id: &str) -> Result<(), Status> {
     Ok(())
 }
 
+/// An account that has the controller's rights, but not these on volumes.
+async fn without(tenant: &Tenant, suffix: &str, verbs: &[&str]) -> Account {
+    let mut roles = CONTROLLER.roles(&[]);
+    for role in &mut roles {
+        role.rights
+            .retain(|right| right.resource != "persistentvolumes" || !verbs.contains(&right.verb.as_str()));
+    }
+    CONTROLLER.variant(&tenant.here.client, suffix, &roles).await
+}
+
 #[tokio::test]
 async fn a_bucket_that_is_kept_is_reported_on_its_volume() {
     let _running = controller::none().await;
@@ -40,8 +64,12 @@ async fn a_bucket_that_is_kept_is_reported_on_its_volume() {
     let controller = Controller::start(&tenant.here.client, &arguments).await;
     let csi = Csi::connect(Path::new(socket)).await.unwrap();
 
-    let bucket = create(&csi, "pvc-of-a-provisioner", &[]).await.unwrap();
-    assert_eq!(create(&csi, "pvc-of-a-provisioner", &[]).await.unwrap(), bucket, "asked again, the same");
+    let bucket = create(&csi, "pvc-of-a-provisioner", &[], &KEYS).await.unwrap();
+    assert_eq!(
+        create(&csi, "pvc-of-a-provisioner", &[], &KEYS).await.unwrap(),
+        bucket,
+        "asked again, the same"
+    );
     tenant.server.put(&bucket, "file", b"precious").unwrap();
     let name = tenant.class_name("kept");
     let volume = json!({
@@ -53,14 +81,8 @@ async fn a_bucket_that_is_kept_is_reported_on_its_volume() {
     });
     let volumes = Api::<PersistentVolume>::all(tenant.here.client.clone());
     volumes.create(&PostParams::default(), &serde_json::from_value(volume).unwrap()).await.unwrap();
-    // Until the controller's watch has reported the volume, there is no object for an Event.
-    eventually("the kept bucket is reported", LIMIT, || async {
-        delete(&csi, &bucket).await.unwrap();
-        let events = tenant.events(&name).await;
-        let kept = events.iter().any(|line| line.starts_with("BucketKept: ") && line.contains(&bucket));
-        Seen::some(kept.then_some(()), events.join("\n"))
-    })
-    .await;
+    delete(&csi, &bucket).await.unwrap();
+    tenant.has_event(&name, &["BucketKept: ", &bucket]).await;
     assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"precious");
 
     tenant.server.delete(&bucket, "file").unwrap();
@@ -70,15 +92,23 @@ async fn a_bucket_that_is_kept_is_reported_on_its_volume() {
     drop(controller);
 }
 
-/// As a csi-provisioner with `--extra-create-metadata` calls: it sends no secrets for a Secret without data.
+/// A csi-provisioner sends no secrets for a Secret without data. With `--extra-create-metadata` it names the claim. The
+/// controller cannot watch volumes, so that it knows only those that it looks up.
 #[tokio::test]
 async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() {
     let _running = controller::none().await;
     let tenant = Tenant::set("keyless", ALICE).await;
     let socket = "/run/csi-keyless.sock";
     let arguments = ["--provisioning=off", &format!("--csi-socket={socket}")];
-    let controller = Controller::start(&tenant.here.client, &arguments).await;
+    let account = without(&tenant, "no-watch", &["watch"]).await;
+    let controller = Controller::launch_as(&account, &tenant.here.client, &arguments).await;
+    controller.says("caches filled").await;
     let csi = Csi::connect(Path::new(socket)).await.unwrap();
+    let refused = create(&csi, "pvc-unnamed", &[], &[]).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("`--extra-create-metadata`"), "{refused}");
+    assert!(!tenant.has_bucket(VolumeId::bucket("pvc-unnamed", None).bucket_name()));
+
     tenant.class("keyed", tenant.provisioner_secret("keys"), json!({})).await;
     tenant.class("plain", json!({}), json!({})).await;
     let mut volumes = Vec::new();
@@ -102,15 +132,15 @@ async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() 
         if let Some(data) = data {
             tenant.secret("keys", data).await;
         }
-        let refused = create(&csi, &volumes[0], &place("keyed")).await.unwrap_err();
+        let refused = create(&csi, &volumes[0], &place("keyed"), &[]).await.unwrap_err();
         assert_eq!(refused.code(), code, "{refused}");
         assert!(refused.message().contains(words) && refused.message().contains("/keys"), "{refused}");
     }
-    assert!(tenant.has_bucket(&create(&csi, &volumes[1], &place("plain")).await.unwrap()));
+    assert!(tenant.has_bucket(&create(&csi, &volumes[1], &place("plain"), &[]).await.unwrap()));
 
     // Nor does a deletion: the volume names the Secret.
     tenant.keys("keys", ALICE).await;
-    let bucket = create(&csi, &volumes[0], &place("keyed")).await.unwrap();
+    let bucket = create(&csi, &volumes[0], &place("keyed"), &[]).await.unwrap();
     let volume = json!({
         "metadata": {"name": volumes[0], "annotations": {
             "volume.kubernetes.io/provisioner-deletion-secret-name": "keys",
@@ -126,18 +156,30 @@ async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() 
     let secrets = Api::<Secret>::namespaced(tenant.here.client.clone(), &tenant.here.namespace);
     secrets.delete("keys", &DeleteParams::default()).await.unwrap();
     tenant.secret("keys", json!({})).await;
-    // Until the controller's watch has reported the volume, an object keeps the bucket.
-    tenant.server.put(&bucket, "file", b"x").unwrap();
-    let refused = eventually("it is refused", LIMIT, || async {
-        Seen::some(delete(&csi, &bucket).await.err(), "it is answered with OK")
-    })
-    .await;
+    let refused = delete(&csi, &bucket).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-    tenant.server.delete(&bucket, "file").unwrap();
-    delete(&csi, &bucket).await.unwrap_err();
     assert!(tenant.has_bucket(&bucket));
     tenant.keys("keys", ALICE).await;
     delete(&csi, &bucket).await.unwrap();
     assert!(!tenant.has_bucket(&bucket));
     drop(controller);
+}
+
+#[tokio::test]
+async fn a_bucket_whose_volume_cannot_be_looked_up_is_not_deleted() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("unreadable", ALICE).await;
+    let socket = "/run/csi-unreadable.sock";
+    let arguments = ["--provisioning=off", &format!("--csi-socket={socket}")];
+    let account = without(&tenant, "no-volumes", &["get", "list", "watch"]).await;
+    let controller = Controller::launch_as(&account, &tenant.here.client, &arguments).await;
+    controller.says("CSI service started").await;
+    let csi = Csi::connect(Path::new(socket)).await.unwrap();
+    let bucket = create(&csi, "pvc-unreadable", &[], &KEYS).await.unwrap();
+    let refused = delete(&csi, &bucket).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    assert!(refused.message().contains("cannot list the PersistentVolumes"), "{refused}");
+    assert!(tenant.has_bucket(&bucket));
+    drop(controller);
+    tenant.server.delete_bucket(&bucket).unwrap();
 }

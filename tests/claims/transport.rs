@@ -3,6 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use jiff::Timestamp;
 use kube::ResourceExt as _;
 use s3_csi_tests::claims::{Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
@@ -31,11 +32,20 @@ async fn tls_with_a_private_authority_and_virtual_hosts() {
         tenant.claim(name, "plain").await;
         let volume = tenant.bound(name).await;
         assert!(tenant.has_bucket(&handle(&volume)), "{name}");
+        assert_eq!(certificate_expires(&controller).is_some_and(|end| end > Timestamp::now()), name == "tls");
         tenant.delete(name).await;
         tenant.volume_gone(&volume.name_any()).await;
         assert!(!tenant.has_bucket(&handle(&volume)), "{name}");
         assert!(controller.stop().success());
     }
+}
+
+/// What the metric says, if there is one.
+fn certificate_expires(controller: &Controller) -> Option<Timestamp> {
+    let metrics = controller.metrics();
+    let name = "s3_csi_controller_s3_certificate_expires_timestamp_seconds";
+    let (_, value) = metrics.lines().find(|line| line.starts_with(name))?.rsplit_once(' ')?;
+    Some(Timestamp::from_second(value.parse().unwrap()).unwrap())
 }
 
 #[tokio::test]

@@ -6,10 +6,10 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::{Value, json};
-use xtask::cluster::NODE_NAME;
+use xtask::cluster::{Cluster, NODE_NAME};
 use xtask::command::run;
 
-use crate::changed;
+use crate::changed::{self, Changed};
 use crate::story::{LIMIT, Story};
 use s3_csi_tests::mount_deaths::{FOREVER, end_container, reads_again};
 
@@ -26,19 +26,23 @@ async fn a_mountpoint_pod_whose_image_cannot_be_pulled_starts_when_it_can() {
     }
     assert_eq!(story.container("workload").await.restart_count, 0, "it has not begun");
     // Now the registry has the image.
-    let images = ["s3-csi.test/mounter:dev", "s3-csi.test/mounter:late"];
-    run(story
-        .here
-        .cluster
-        .command("ctr")
-        .unwrap()
-        .args(["--namespace=k8s.io", "images", "tag"])
-        .args(images))
-    .unwrap();
+    let tagged = tagged(&story.here.cluster);
     story.says("workload", "in").await;
     late.undo();
     story.here.delete("workload").await;
+    tagged.undo();
     story.leaves_nothing().await;
+}
+
+/// The node with the Mountpoint Pods' image under another tag as well.
+fn tagged(cluster: &Cluster) -> Changed {
+    const LATE: &str = "s3-csi.test/mounter:late";
+    let images = |cluster: &Cluster, arguments: &[&str]| {
+        run(cluster.command("ctr")?.args(["--namespace=k8s.io", "images"]).args(arguments))
+    };
+    let own = cluster.clone();
+    let tag = || images(cluster, &["tag", "s3-csi.test/mounter:dev", LATE]);
+    Changed::make("the node's images", tag, move || images(&own, &["remove", LATE]))
 }
 
 /// The scheduler leaves the Mountpoint Pod waiting; the test binds it to the node, as a scheduler that has not yet seen the

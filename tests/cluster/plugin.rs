@@ -34,26 +34,68 @@ fn contains(text: &str, words: &[&str]) {
     }
 }
 
-/// A kubeconfig of an account that may view the story's namespace.
-fn confined(story: &Story) -> NamedTempFile {
-    let (cluster, namespace) = (&story.here.cluster, story.here.namespace.as_str());
-    let kubectl = |arguments: &[&str]| {
-        capture(cluster.kubectl().unwrap().args(["--namespace", namespace]).args(arguments)).unwrap()
-    };
-    kubectl(&["create", "serviceaccount", "viewer"]);
-    let account = format!("--serviceaccount={namespace}:viewer");
-    kubectl(&["create", "rolebinding", "viewer", "--clusterrole=view", &account]);
+/// In the story's namespace.
+fn kubectl(story: &Story, arguments: &[&str]) -> String {
+    let mut command = story.here.cluster.kubectl().unwrap();
+    capture(command.args(["--namespace", &story.here.namespace]).args(arguments)).unwrap()
+}
+
+/// A kubeconfig of a new service account of the story's namespace, which has no rights yet.
+fn kubeconfig(story: &Story, account: &str) -> NamedTempFile {
+    let namespace = story.here.namespace.as_str();
+    kubectl(story, &["create", "serviceaccount", account]);
     let config: Value =
-        serde_json::from_str(&kubectl(&["config", "view", "--raw", "--output=json"])).unwrap();
+        serde_json::from_str(&kubectl(story, &["config", "view", "--raw", "--output=json"])).unwrap();
     let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "viewer",
+        "apiVersion": "v1", "kind": "Config", "current-context": "it",
         "clusters": [{"name": "it", "cluster": config["clusters"][0]["cluster"]}],
-        "users": [{"name": "viewer", "user": {"token": kubectl(&["create", "token", "viewer"]).trim()}}],
-        "contexts": [{"name": "viewer", "context": {"cluster": "it", "user": "viewer", "namespace": namespace}}],
+        "users": [{"name": "it", "user": {"token": kubectl(story, &["create", "token", account]).trim()}}],
+        "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it", "namespace": namespace}}],
     });
     let file = NamedTempFile::new().unwrap();
     fs::write(file.path(), config.to_string()).unwrap();
     file
+}
+
+/// Of an account that may view the story's namespace.
+fn confined(story: &Story) -> NamedTempFile {
+    let file = kubeconfig(story, "viewer");
+    let account = format!("--serviceaccount={}:viewer", story.here.namespace);
+    kubectl(story, &["create", "rolebinding", "viewer", "--clusterrole=view", &account]);
+    file
+}
+
+/// An account that may read everything, but not `exec`, does not learn what the endpoint answers.
+async fn needs_exec(story: &Story) {
+    const READ: &str = "--resource=pods,persistentvolumes,persistentvolumeclaims,nodes,events,secrets,configmaps,\
+                        deployments.apps,daemonsets.apps,storageclasses.storage.k8s.io,csinodes.storage.k8s.io,\
+                        csidrivers.storage.k8s.io,customresourcedefinitions.apiextensions.k8s.io,\
+                        mountpoints3podattachments.s3.csi.scality.com";
+    let kubeconfig = kubeconfig(story, "reader");
+    let (cluster, own) = (&story.here.cluster, story.here.cluster.clone());
+    let account = format!("--serviceaccount={}:reader", story.here.namespace);
+    let grant = || {
+        let create = |arguments: &[&str]| run(cluster.kubectl()?.arg("create").args(arguments));
+        create(&["clusterrole", "plugin-reader", "--verb=get,list", READ])?;
+        create(&["clusterrolebinding", "plugin-reader", "--clusterrole=plugin-reader", &account])?;
+        create(&["clusterrolebinding", "plugin-reviewer", "--clusterrole=system:auth-delegator", &account])
+    };
+    let roles = ["plugin-reader", "plugin-reviewer"].map(|name| format!("clusterrolebinding/{name}"));
+    let take = move || run(own.kubectl()?.args(["delete", "clusterrole/plugin-reader"]).args(&roles));
+    let granted = Changed::make("the rights of the reader", grant, take);
+    let doctor = |arguments: &[&str]| {
+        let path = kubeconfig.path().to_str().unwrap();
+        s3(story, &[&["doctor", "--kubeconfig", path][..], arguments].concat())
+    };
+    eventually("the reader may read everything", LIMIT, || async {
+        let said = doctor(&["--no-exec"]);
+        Seen::some((said.code == Some(0)).then_some(()), format!("{said:?}"))
+    })
+    .await;
+    let said = doctor(&[]);
+    assert_eq!(said.code, Some(2), "{said:?}");
+    contains(&said.text, &["unknown  endpoint", "the self-check did not run", "unknown  clocks", "0 errors"]);
+    granted.undo();
 }
 
 #[tokio::test]
@@ -110,7 +152,7 @@ async fn a_bucket_that_is_not_there_is_the_reason() {
     contains(&said.text, &["?     volume", "STOP  mount", "there is no bucket"]);
     let said = s3(&story, &["doctor", "--kubeconfig", confined.path().to_str().unwrap()]);
     assert_eq!(said.code, Some(2), "{said:?}");
-    contains(&said.text, &["skipped  attachments", "0 errors"]);
+    contains(&said.text, &["unknown  attachments", "0 errors"]);
     story.mountpoint_pods().await;
     story.server.create_bucket(story.name).unwrap();
     story.says("workload", "in").await;
@@ -180,7 +222,8 @@ async fn the_doctor_finds_nothing_until_something_is_broken() {
     // The endpoint was asked from inside, with the keys of the driver.
     for check in ["definition", "permissions", "driverKeys", "endpoint", "clock"] {
         let mut findings = report["findings"].as_array().unwrap().iter().filter(|it| it["check"] == check);
-        assert!(findings.all(|it| it["level"] != "error" && it["level"] != "skipped"), "{check}: {report}");
+        let unchecked = ["error", "skipped", "unknown"];
+        assert!(findings.all(|it| !unchecked.contains(&it["level"].as_str().unwrap())), "{check}: {report}");
     }
     // From a controller and from a node, each by name.
     for asked in ["controller s3-csi-controller-", "node "] {
@@ -188,6 +231,7 @@ async fn the_doctor_finds_nothing_until_something_is_broken() {
         let mut found = report["findings"].as_array().unwrap().iter().filter(said);
         assert!(found.any(|it| it["object"].as_str().unwrap().starts_with(asked)), "{asked}: {report}");
     }
+    needs_exec(&story).await;
     let delete = |cluster: &xtask::cluster::Cluster| {
         run(cluster.kubectl()?.args(["--namespace", driver::NAMESPACE, "delete", "secret", driver::KEYS]))
     };

@@ -3,16 +3,18 @@
 use std::path::Path;
 
 use contract::names::{DRIVER, comm_on_node};
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, ResourceExt as _};
-use s3_csi_tests::{Seen, cluster, eventually, manifest};
+use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::json;
+use xtask::cluster::Cluster;
 use xtask::command::run;
 use xtask::driver;
 use xtask::s3::{ALICE, Account, Client, ENDPOINT, accounts};
 
+use crate::changed::Changed;
 use crate::story::{LIMIT, Story};
 
 fn kubectl(story: &Story, arguments: &[&str]) {
@@ -75,13 +77,26 @@ async fn bucket_of(story: &Story, volume: &str) -> String {
     volumes.get(volume).await.unwrap().spec.unwrap().csi.unwrap().volume_handle
 }
 
-/// Restores the driver for the other stories, even if this one fails.
-struct AsBefore;
-
-impl Drop for AsBefore {
-    fn drop(&mut self) {
-        driver::install(&cluster(), &[]).unwrap();
-    }
+/// The driver with a second Secret, which makes buckets. The story's class goes with it.
+fn second_secret(cluster: &Cluster, name: &'static str, account: Account) -> Changed {
+    let kubectl = |cluster: &Cluster, arguments: &[&str]| {
+        run(cluster.kubectl()?.args(["--namespace", driver::NAMESPACE]).args(arguments))
+    };
+    let own = cluster.clone();
+    let create = || {
+        let id = format!("--from-literal=access_key_id={}", account.access_key);
+        let key = format!("--from-literal=secret_access_key={}", account.secret_key);
+        kubectl(cluster, &["create", "secret", "generic", name, &id, &key])?;
+        driver::install(cluster, &[&format!("provisioning.s3CredentialSecret.name={name}")])
+    };
+    let remove = move || {
+        driver::install(&own, &[])?;
+        kubectl(
+            &own,
+            &["delete", &format!("secret/{name}"), &format!("storageclass/{name}"), "--ignore-not-found"],
+        )
+    };
+    Changed::make("the driver", create, remove)
 }
 
 #[tokio::test]
@@ -92,15 +107,8 @@ async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
     let (client, name) = (story.here.client.clone(), story.name);
     let programs = story.here.cluster.programs().unwrap();
     accounts::create(&programs, MAKER.access_key, MAKER.secret_key).unwrap();
-    let data = json!({"access_key_id": MAKER.access_key, "secret_access_key": MAKER.secret_key});
-    let secret = json!({"metadata": {"name": name}, "stringData": data});
+    let changed = second_secret(&story.here.cluster, name, MAKER);
     let post = PostParams::default();
-    let secrets = Api::<Secret>::namespaced(client.clone(), driver::NAMESPACE);
-    secrets.create(&post, &serde_json::from_value(secret).unwrap()).await.unwrap();
-    let as_before = AsBefore;
-    let second = format!("provisioning.s3CredentialSecret.name={name}");
-    driver::install(&story.here.cluster, &[&second]).unwrap();
-
     let class = json!({"metadata": {"name": name}, "provisioner": DRIVER});
     let classes = Api::<StorageClass>::all(client.clone());
     classes.create(&post, &serde_json::from_value(class).unwrap()).await.unwrap();
@@ -143,6 +151,6 @@ async fn buckets_are_made_with_the_second_secret_and_mounted_with_the_first() {
         Seen::some((!left.contains(&bucket)).then_some(()), format!("{left:?}"))
     })
     .await;
-    drop(as_before);
+    changed.undo();
     story.leaves_nothing().await;
 }

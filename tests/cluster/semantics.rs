@@ -1,7 +1,10 @@
 //! File semantics that depend on programs, node service and mount process running in separate containers.
 //! `docs/semantics.md` lists these tests as well.
 
-use crate::story::Story;
+use kube::api::LogParams;
+use s3_csi_tests::{Seen, eventually};
+
+use crate::story::{LIMIT, Story};
 
 /// The kernel reports process ids in the PID namespace of the node's container, which contains no process of a
 /// workload. All of them look the same to the mount process, so it cannot tell the last close from the others.
@@ -21,6 +24,29 @@ async fn several_programs_of_a_pod_write_one_file() {
     assert_eq!(written("fifty"), "/\n".repeat(50));
     assert_eq!(written("kept"), "a\nb\n");
     assert_eq!(written("tee"), "a\nb\n");
+    story.here.delete("writer").await;
+    story.leaves_nothing().await;
+}
+
+/// Because all of them look the same, each `dd` publishes what was written so far when it ends. That is larger than what is kept
+/// in memory, so it is read back when the next program continues.
+#[tokio::test]
+async fn several_programs_of_a_pod_write_a_large_file() {
+    let story = Story::begin("large-writers").await;
+    let script = "{ dd if=/dev/zero bs=1M count=20; echo x; dd if=/dev/zero bs=1M count=3; } > /data/large; \
+        echo all written; sleep 3600";
+    story.here.run("writer", story.workload(script)).await;
+    story.says("writer", "all written").await;
+    let written = story.server.get(story.name, "large").unwrap();
+    let expected = [&vec![0; 20 << 20][..], b"x\n", &vec![0; 3 << 20]].concat();
+    assert_eq!(written.len(), expected.len());
+    assert!(written == expected);
+    let served_by = story.mountpoint_pods().await;
+    eventually("what was published is read back", LIMIT, || async {
+        let log = story.mountpoint_pods_api().logs(&served_by[0], &LogParams::default()).await.unwrap();
+        Seen::some(log.contains("reading back a large file").then_some(()), log)
+    })
+    .await;
     story.here.delete("writer").await;
     story.leaves_nothing().await;
 }

@@ -64,7 +64,7 @@ fn an_answer_that_has_no_code_of_its_own() {
     cluster();
     for (answer, words) in [
         (Fault::Refuse(400, "SomethingNew"), "refuses to list bucket `some-bucket` (SomethingNew: injected)"),
-        (Fault::Invent(|_| "<html>hello</html>".to_owned()), "is it an S3 server?"),
+        (Fault::Invent(|_| "<html>hello</html>".to_owned()), "check that it is an S3 server"),
     ] {
         let server = Faulty::before("s3.test:80", move |_, _| answer);
         let url = server.url();
@@ -115,7 +115,7 @@ fn endpoint_unreachable() {
     {
         let refused =
             refusal(|pod| with(pod.request(ALICE, "some-bucket", &[]), "AWS_ENDPOINT_URL", endpoint));
-        expect(&refused, Code::EndpointUnreachable, &[place, "is the S3 server running"]);
+        expect(&refused, Code::EndpointUnreachable, &[place, "check that the S3 server is running"]);
     }
 }
 

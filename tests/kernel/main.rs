@@ -11,6 +11,7 @@ mod ground;
 mod hand_over;
 mod layers;
 mod listings;
+mod mapped;
 mod memory;
 mod moves;
 mod names;

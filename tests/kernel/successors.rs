@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex};
@@ -58,6 +59,38 @@ fn a_successor_that_cannot_open_a_file_again_tries_when_it_is_used() {
         within("a sync", LIMIT, move || file.sync_all()).unwrap();
         assert_eq!(client.get("successor-refused", "file").unwrap(), b"one,two");
     });
+}
+
+/// Programs create files and folders as locks. The first process dies before it has recorded that it created the name.
+#[test]
+fn a_name_that_another_client_has_created_is_not_taken_for_ones_own() {
+    let create_file = |path: PathBuf| File::create_new(path).map(drop);
+    for (name, theirs, create) in [
+        ("successor-lock-file", "lock", create_file as fn(PathBuf) -> std::io::Result<()>),
+        ("successor-lock-folder", "lock/owner", |path| fs::create_dir(path)),
+    ] {
+        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+        // So that the server is asked for the name once more when it is created.
+        let (client, pod, served) = behind(&faulty, name, &["--metadata-ttl=minimal"]);
+        let asked = Arc::new(AtomicUsize::new(0));
+        let heads = Arc::clone(&asked);
+        let head = format!("HEAD /{name}/lock");
+        faulty.plan(move |_, line| {
+            if line.starts_with(&head) && heads.fetch_add(1, Ordering::Relaxed) > 0 {
+                return Fault::Delay(LIMIT);
+            }
+            Fault::None
+        });
+        let path = served.path("lock");
+        let creator = std::thread::spawn(move || create(path));
+        eventually("it is being created", || asked.load(Ordering::Relaxed) > 1);
+        client.put(name, theirs, b"theirs").unwrap();
+        faulty.plan(|_, _| Fault::None);
+        kill(&pod, between_requests);
+        let failed = within("a program", LIMIT, move || creator.join().unwrap()).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(Errno::EXIST.raw_os_error()), "{name}");
+        assert_eq!(client.get(name, theirs).unwrap(), b"theirs");
+    }
 }
 
 #[test]

@@ -137,7 +137,7 @@ fn mount_s3_can_serve_instead() {
     let served = pod.mount(&request).unwrap();
     let started_with = fs::read_to_string(started_with).unwrap();
     let mut lines = started_with.lines();
-    let argv: Vec<&str> = lines.by_ref().take(7).collect();
+    let argv: Vec<&str> = lines.by_ref().take(8).collect();
     assert_eq!(
         argv,
         [
@@ -146,6 +146,11 @@ fn mount_s3_can_serve_instead() {
             "--foreground",
             "--allow-root",
             "--force-path-style",
+            concat!(
+                "--user-agent-prefix=s3-csi-driver/",
+                env!("CARGO_PKG_VERSION"),
+                " credential-source#driver k8s/unknown"
+            ),
             "--allow-delete",
             "--prefix=a b/"
         ]

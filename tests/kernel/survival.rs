@@ -23,7 +23,7 @@ use xtask::s3::ALICE;
 use crate::files::served;
 
 /// How long a mount process lives, at the longest: it has to be started and to do something.
-const LIFE: Duration = Duration::from_millis(600);
+pub(crate) const LIFE: Duration = Duration::from_millis(600);
 
 pub(crate) fn content(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from((at / 7 + seed * 31) % 251).unwrap()).collect()

@@ -1,9 +1,9 @@
 //! What administrators do with the driver on a real node, while workloads use it. Each story has the node to itself.
 
+mod headroom;
 mod migrate;
 mod moves;
 mod pages;
-mod reserved_room;
 mod restarts;
 mod uninstall;
 mod warm;

@@ -26,7 +26,7 @@ const USES: &str = "exec 3< /data/large; i=0; while true; do i=$((i+1)); file=/d
     if dd bs=1000 count=1 <&3 of=/tmp/part 2>/dev/null && [ -s /tmp/part ] && echo $i > $file && [ \"$(cat $file)\" = $i ]; \
     then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
-/// Writes lines into a file that it keeps open.
+/// Writes lines into a file that it keeps open, and logs each of them that was accepted.
 const WRITES: &str = "i=0; exec 4> /data/lines; while true; do i=$((i+1)); \
     if echo $i >&4; then echo beat; else echo FAILED $i; fi; sleep 0.2; done";
 
@@ -36,6 +36,22 @@ async fn begin(name: &'static str) -> (Story, Pod) {
     let pod = story.here.run("workload", story.workload(USES)).await;
     story.says("workload", "beat").await;
     (story, pod)
+}
+
+/// Starts the program that keeps a file open, in a pod of its own.
+async fn begin_to_write(story: &Story) {
+    story.here.run("writer", story.workload(WRITES)).await;
+    story.says("writer", "beat").await;
+}
+
+/// None of the workloads saw an error, and the file of the program that kept it open has every line that it logged.
+async fn end_with_every_line(story: &Story, workloads: &[&str]) {
+    let accepted = story.log("writer").await.matches("beat").count();
+    delete_without_errors(story, workloads).await;
+    let lines = String::from_utf8(story.server.get(story.name, "lines").unwrap()).unwrap();
+    let numbers: Vec<usize> = lines.lines().map(|line| line.parse().unwrap()).collect();
+    assert!(numbers.iter().copied().eq(1..=numbers.len()), "{lines}");
+    assert!(numbers.len() >= accepted && accepted > 0, "{} of {accepted} lines", numbers.len());
 }
 
 /// The file system that the workload has.
@@ -129,6 +145,7 @@ async fn a_workload_does_not_notice_an_upgrade_of_the_whole_driver_and_the_way_b
     story.volume("upgrade-other", |_| {}).await;
     story.here.run("other", manifest::pod(&["upgrade-other"], USES)).await;
     story.says("other", "beat").await;
+    begin_to_write(&story).await;
     let ours = versions(&story).await.remove(0);
     assert_ne!(ours, next::VERSION);
     for archive in next::archives(story.here.cluster.cache()) {
@@ -142,7 +159,8 @@ async fn a_workload_does_not_notice_an_upgrade_of_the_whole_driver_and_the_way_b
     serve_with(&story, &ours, 2).await;
     serves_another(&story, "older").await;
     assert_eq!(device(&story, &pod), mount);
-    end_without_errors(story, &["workload", "other", "newer", "older"]).await;
+    end_with_every_line(&story, &["workload", "other", "writer", "newer", "older"]).await;
+    story.leaves_nothing().await;
 }
 
 /// The administrator wants it so.
@@ -212,9 +230,8 @@ async fn the_released_version_is_upgraded_and_rolled_back() {
     let of_released = definition(&story).await;
     story.server.put(story.name, "large", &vec![b'x'; 20_000_000]).unwrap();
     let pod = story.here.run("workload", story.workload(USES)).await;
-    story.here.run("writer", story.workload(WRITES)).await;
     story.says("workload", "beat").await;
-    story.says("writer", "beat").await;
+    begin_to_write(&story).await;
     assert_eq!(versions(&story).await, [released::VERSION]);
     let mount = device(&story, &pod);
 
@@ -228,10 +245,7 @@ async fn the_released_version_is_upgraded_and_rolled_back() {
     serves_another(&story, "older").await;
     has_definition(&story, &of_released).await;
     assert_eq!(device(&story, &pod), mount);
-    delete_without_errors(&story, &["workload", "writer", "newer", "older"]).await;
-    let lines = String::from_utf8(story.server.get(story.name, "lines").unwrap()).unwrap();
-    let numbers: Vec<usize> = lines.lines().map(|line| line.parse().unwrap()).collect();
-    assert!(numbers.iter().copied().eq(1..=numbers.len()) && !numbers.is_empty(), "{lines}");
+    end_with_every_line(&story, &["workload", "writer", "newer", "older"]).await;
     eventually("nothing is left", LIMIT, || async {
         let left = story.left().await;
         Seen::some(left.is_empty().then_some(()), format!("{left:?}"))

@@ -92,13 +92,14 @@ fn without_api_server(cluster: &Cluster) -> Changed {
 }
 
 fn until_ready(cluster: &Cluster) -> Result<()> {
-    const LOOK_EVERY: Duration = Duration::from_millis(200);
+    /// Each starts a kubectl.
+    const POLL_INTERVAL: Duration = Duration::from_millis(200);
     let until = Instant::now() + LIMIT;
     loop {
         match run(cluster.kubectl()?.args(["get", "--raw=/readyz"])) {
             Ok(()) => return Ok(()),
             Err(error) if Instant::now() > until => return Err(error).context("the API server is not ready"),
-            Err(_) => thread::sleep(LOOK_EVERY),
+            Err(_) => thread::sleep(POLL_INTERVAL),
         }
     }
 }

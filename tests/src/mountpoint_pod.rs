@@ -13,12 +13,16 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use clap::Parser as _;
+use contract::authentication::AuthenticationSource;
 use contract::keys::Keys;
 use mounter::credentials::Credentials;
 use mounter::handover::client::{hand_over, listens};
 use mounter::handover::{MountReply, MountRequest, Purpose, Refused};
 use mounter::{EXIT, SOCKET};
+use node::context::Installation;
+use node::credentials::MountCredentials;
 use node::mounts::Mounts;
+use node::publish::source::mount_request;
 use node::request::PublishRequest;
 use node::safe_path::{Root, SafePath};
 use node::{credentials, kernel};
@@ -34,6 +38,8 @@ use crate::cluster;
 pub use crate::served::Served;
 
 const NAME: &str = "mp-under-test";
+/// What the node says for the version of an API server that does not answer.
+const KUBERNETES: &str = "unknown";
 /// The user and group of Mountpoint Pods.
 pub const USER: u32 = 1000;
 /// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
@@ -162,23 +168,17 @@ impl MountpointPod {
         self.provide(account.access_key, account.secret_key);
         let endpoint = [format!("--endpoint-url={ENDPOINT}"), format!("--region={REGION}")];
         let flags = ["s3-csi-node", "--node-name=node"].map(str::to_owned).into_iter().chain(endpoint);
-        let flags = node::flags::Flags::parse_from(flags);
-        let mut publish = volume_without_options(bucket);
-        flags.s3_addressing.apply(&publish.volume, &mut publish.arguments);
-        // The node gives one of them where the volume has not the other.
-        let instead = |argument: &String| argument != "--allow-root" || !arguments.contains(&"--allow-other");
-        let of_node = publish.arguments.render().into_iter().filter(instead);
-        let (mut environment, trace_id) = (flags.environment(), publish.trace_id());
-        environment.extend(publish.environment);
-        environment.extend(credentials::static_keys(NAME).variables());
-        MountRequest {
-            volume_id: publish.volume_id,
-            trace_id,
-            bucket: publish.volume.bucket,
-            arguments: of_node.chain(arguments.iter().map(|argument| (*argument).to_owned())).collect(),
-            environment,
-            purpose: Purpose::Mount,
-        }
+        let installation = Installation::of(&node::flags::Flags::parse_from(flags));
+        let credentials = MountCredentials {
+            credentials: credentials::static_keys(NAME),
+            source: AuthenticationSource::Driver,
+        };
+        let publish = volume_without_options(bucket);
+        let mut request =
+            mount_request(&installation, &publish, None, &credentials, KUBERNETES, Purpose::Mount);
+        request.arguments.retain(|argument| !arguments.iter().any(|given| replaces(given, argument)));
+        request.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        request
     }
 
     /// The same with a token for an agent instead of keys.
@@ -279,6 +279,13 @@ impl Drop for MountpointPod {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// Whether an argument takes the place of the node's.
+fn replaces(given: &str, of_node: &str) -> bool {
+    let [given, of_node] = [given, of_node].map(|argument| argument.split('=').next());
+    // The node gives one of them where the volume has not the other.
+    given == of_node || (given == Some("--allow-other") && of_node == Some("--allow-root"))
 }
 
 /// As the node understands it.

@@ -50,8 +50,13 @@ pub fn processor_seconds(program: &str) -> f64 {
 
 /// CPU time used since the start of the process.
 pub fn processor_seconds_of(process: u32) -> f64 {
+    processor_times_of(process).iter().sum()
+}
+
+/// The same in user mode and in the kernel.
+pub fn processor_times_of(process: u32) -> [f64; 2] {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
     // utime and stime, in hundredths of a second.
-    fields[11..13].iter().map(|ticks| ticks.parse::<f64>().unwrap() / 100.0).sum()
+    [fields[11], fields[12]].map(|ticks| ticks.parse::<f64>().unwrap() / 100.0)
 }

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
-use mounter::handover::client::{Fetched, fetch, leave, take_over};
+use mounter::handover::client::{Fetched, fetch, hand_over, leave, take_over};
 use mounter::handover::{MountReply, MountRequest, Purpose};
 use node::comm;
 use xtask::s3::ALICE;
@@ -33,6 +33,12 @@ impl Kept {
         assert!(is_served);
         let survival = comm::successor_folder(&OwnedFd::from(File::open(pod.comm.path()).unwrap())).unwrap();
         Self { descriptor, survival }
+    }
+
+    /// In the pod that it has served, after its container has started again.
+    pub fn continues_at(&self, pod: &MountpointPod) -> MountReply {
+        let request = MountRequest::only(Purpose::Continue);
+        hand_over(pod.comm.path(), &request, self.descriptor.as_fd(), until()).unwrap()
     }
 
     pub fn arrives_at(&self, pod: &MountpointPod, bucket: &str, arguments: &[&str]) -> MountReply {

@@ -6,9 +6,14 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
+use xtask::s3::Account;
 
 use crate::cluster;
+
+/// Calls that get keys: the driver's own are for volumes that are known to ask for none.
+const WITH_KEYS: [&str; 4] =
+    ["CreateVolume", "DeleteVolume", "ControllerValidateVolumeCapabilities", "NodePublishVolume"];
 
 /// What became of each test, by its whole name.
 #[derive(Debug, Default)]
@@ -20,8 +25,8 @@ pub struct Report {
 }
 
 /// `node` and `controller` are sockets of these services; volumes are mounted at `target` in `folder`, which is made and
-/// removed for each test.
-pub fn run(node: &Path, controller: &Path, folder: &Path) -> Report {
+/// removed for each test. The volumes are those of the account.
+pub fn run(node: &Path, controller: &Path, folder: &Path, account: Account) -> Report {
     let place = tempfile::tempdir().unwrap();
     let report = place.path().join("report.json");
     let script = |name: &str, text: String| {
@@ -37,12 +42,17 @@ pub fn run(node: &Path, controller: &Path, folder: &Path) -> Report {
     let listed =
         "if ls \"$(dirname $1)\" | grep -qx \"$(basename $1)\"; then echo directory; else echo not_found; fi";
     let check = script("check.sh", listed.to_owned());
+    let keys = json!({"access_key_id": account.access_key, "secret_access_key": account.secret_key});
+    let secrets = WITH_KEYS.map(|call| (format!("{call}Secret"), keys.clone()));
+    let file = place.path().join("secrets.yaml");
+    fs::write(&file, Value::Object(secrets.into_iter().collect()).to_string()).unwrap();
     let mut command = Command::new(cluster().programs().unwrap().tool("csi-sanity"));
     command.arg(format!("--csi.endpoint={}", node.display()));
     command.arg(format!("--csi.controllerendpoint={}", controller.display()));
     command.arg(format!("--csi.createmountpathcmd={}", create.display()));
     command.arg(format!("--csi.removemountpathcmd={}", remove.display()));
     command.arg(format!("--csi.checkpathcmd={}", check.display()));
+    command.arg(format!("--csi.secrets={}", file.display()));
     command.arg(format!("--csi.stagingdir={}", place.path().join("staging").display()));
     command.arg(format!("--ginkgo.json-report={}", report.display()));
     let output = command.output().unwrap();

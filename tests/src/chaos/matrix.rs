@@ -106,6 +106,11 @@ pub fn faults(seed: u64) -> Vec<Fault> {
 }
 
 impl Fault {
+    /// What serves a volume that is being unmounted ends by itself. Everything else is there at every moment, or starts again.
+    pub fn may_come_too_late(self) -> bool {
+        matches!(self.part, Part::Mounter | Part::MountProcess) && self.moment == Moment::Unmounting
+    }
+
     /// The errors (`errno`) that docs/failures.md and docs/semantics.md announce for it, to a program that reads or to one
     /// that writes a file of so many bytes. It must see no others.
     pub fn documented_errors(self, written: Option<usize>) -> &'static [i32] {

@@ -3,9 +3,11 @@
 
 mod claims;
 mod inject;
+mod judge;
 pub mod matrix;
 mod scene;
 pub mod selection;
+mod target;
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +15,10 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 use kube::api::DeleteParams;
 use xtask::cluster::Node;
-use xtask::witness::{self, Outcome};
+use xtask::witness;
 
 use crate::{Seen, reached};
+use judge::{Judge, Verdict, reads};
 use matrix::Fault;
 use scene::{Act, Scene, Stuck, now};
 
@@ -27,13 +30,15 @@ pub struct Report {
     pub planned: usize,
     /// That hit something before the limit.
     pub faults: usize,
+    /// That came too late: the process had ended with its workload.
+    pub too_late: usize,
     pub acknowledged_bytes: usize,
     pub acknowledged_bytes_lost: usize,
     pub orphans: usize,
     pub stuck_workloads: usize,
     pub reader_errors_outside_documented: usize,
     pub writer_errors_outside_documented: usize,
-    /// One line for each of the above that should not be.
+    /// One line for each of the above that should not be, and for each fault that hit nothing although it should.
     pub details: Vec<String>,
 }
 
@@ -49,29 +54,38 @@ impl Report {
 pub async fn run(node: Node, faults: Vec<Fault>, limit: Duration) -> Report {
     let scene = Scene::set(node).await;
     let mut report = Report { planned: faults.len(), ..Report::default() };
+    let mut records = Records::default();
     let began = Instant::now();
     for fault in faults {
         if began.elapsed() > limit {
             break;
         }
-        let at = (Instant::now(), now());
+        let at = Instant::now();
+        records.judge.begin(fault, now());
         let outcome = inject(&scene, fault).await;
         match outcome {
             Ok(true) => report.faults += 1,
-            Ok(false) => eprintln!("{fault}: what it should hit is not there any more"),
+            Ok(false) if fault.may_come_too_late() => {
+                eprintln!("{fault}: what it should hit has ended");
+                report.too_late += 1;
+            }
+            Ok(false) => report.say(format!("{fault}: there is nothing to hit")),
             Err(ref stuck) => {
                 report.faults += 1;
                 report.stuck_workloads += 1;
                 report.say(format!("{fault}: {stuck}"));
             }
         }
-        judge(&scene, fault, at.1, &mut report);
-        eprintln!("{:>4} {fault}: {:.0} s", report.faults, at.0.elapsed().as_secs_f64());
+        if outcome.is_ok() {
+            records.judge.recovered(now());
+        }
+        records.read(&scene, &mut report);
+        eprintln!("{:>4} {fault}: {:.0} s", report.faults, at.elapsed().as_secs_f64());
         if outcome.is_err() {
             break;
         }
     }
-    finish(scene, &mut report).await;
+    finish(scene, records, &mut report).await;
     report
 }
 
@@ -102,35 +116,35 @@ async fn recover(scene: &Scene, act: &Act) -> Result<(), Stuck> {
     Ok(())
 }
 
-/// Counts the errors since `began`, and compares large files with what is in the bucket.
-fn judge(scene: &Scene, fault: Fault, began: i64, report: &mut Report) {
-    for pod in scene.records() {
-        let is_reader = pod == "reader" || pod == "idle";
-        for entry in scene.entries(&pod, began) {
-            let bad = match &entry.what {
-                Outcome::Done(name) => {
-                    let large = witness::content(name).is_some_and(|content| content.len() == witness::LARGE);
-                    if !is_reader && large {
-                        check(scene, name, report);
+#[derive(Default)]
+struct Records {
+    judge: Judge,
+    /// Files whose close succeeded, and which stay in the bucket until the end.
+    small: Vec<String>,
+}
+
+impl Records {
+    /// Counts the errors that were recorded since the last call, and compares large files with what is in the bucket.
+    fn read(&mut self, scene: &Scene, report: &mut Report) {
+        for pod in scene.records() {
+            for verdict in self.judge.judge(&pod, &scene.recorded(&pod)) {
+                match verdict {
+                    Verdict::Acknowledged(name) if witness::length(&name) == Some(witness::LARGE) => {
+                        check(scene, &name, report);
                         // There would soon be no place for more.
                         let _ = scene.story.server.delete(scene.story.name, &format!("out/{name}"));
                     }
-                    false
+                    Verdict::Acknowledged(name) => self.small.push(name),
+                    Verdict::Undocumented(line) => {
+                        let errors = if reads(&pod) {
+                            &mut report.reader_errors_outside_documented
+                        } else {
+                            &mut report.writer_errors_outside_documented
+                        };
+                        *errors += 1;
+                        report.say(line);
+                    }
                 }
-                Outcome::Failed(error, name) => {
-                    let written = witness::content(name).filter(|_| !is_reader).map(|content| content.len());
-                    !fault.documented_errors(written).contains(error)
-                }
-                Outcome::Wrong(_) => true,
-            };
-            if bad {
-                let errors = if is_reader {
-                    &mut report.reader_errors_outside_documented
-                } else {
-                    &mut report.writer_errors_outside_documented
-                };
-                *errors += 1;
-                report.say(format!("{fault}: {pod} recorded {entry:?}"));
             }
         }
     }
@@ -153,20 +167,16 @@ fn check(scene: &Scene, name: &str, report: &mut Report) {
     }
 }
 
-/// All small files are still in the bucket; nothing else is left when every pod is gone.
-async fn finish(scene: Scene, report: &mut Report) {
+/// Judges what the programs recorded until their end. All small files are still in the bucket; nothing else is left when
+/// every pod is gone.
+async fn finish(scene: Scene, mut records: Records, report: &mut Report) {
     if let Err(stuck) = scene.close().await {
         report.stuck_workloads += 1;
         report.say(stuck);
     }
-    for pod in scene.records().into_iter().filter(|pod| pod != "reader" && pod != "idle") {
-        for entry in scene.entries(&pod, 0) {
-            if let Outcome::Done(name) = entry.what
-                && witness::content(&name).is_some_and(|content| content.len() < witness::LARGE)
-            {
-                check(&scene, &name, report);
-            }
-        }
+    records.read(&scene, report);
+    for name in &records.small {
+        check(&scene, name, report);
     }
     let left = reached(CLEAN_WITHIN, || async {
         let left: Vec<String> =

@@ -5,20 +5,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use contract::names::{DRIVER, annotation};
+use contract::names::DRIVER;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{DeleteParams, ListParams, PostParams};
-use kube::{Api, ResourceExt as _};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
-use xtask::cluster::{Node, Part as NodePart};
-use xtask::driver;
+use xtask::cluster::Node;
 use xtask::image::TESTPOD;
 use xtask::witness::{self, Entry, Outcome, Role};
 
-use super::inject::Target;
-use super::matrix::{Fault, Moment, Part};
+use super::matrix::Moment;
 use crate::story::{LIMIT, Story};
 use crate::{Seen, manifest, reached};
 
@@ -106,10 +103,14 @@ impl Scene {
         }
     }
 
-    /// What the witness of the pod has recorded after this time, in milliseconds since 1970.
-    pub(super) fn entries(&self, pod: &str, after: i64) -> Vec<Entry> {
-        let text = fs::read_to_string(self.record(pod)).unwrap_or_default();
-        text.lines().filter_map(Entry::parse).filter(|entry| entry.at > after).collect()
+    /// What the witness of the pod has recorded.
+    pub(super) fn recorded(&self, pod: &str) -> String {
+        fs::read_to_string(self.record(pod)).unwrap_or_default()
+    }
+
+    /// The same after this time, in milliseconds since 1970.
+    fn entries(&self, pod: &str, after: i64) -> Vec<Entry> {
+        self.recorded(pod).lines().filter_map(Entry::parse).filter(|entry| entry.at > after).collect()
     }
 
     /// The names of all records.
@@ -226,55 +227,6 @@ impl Scene {
             }
         });
         gone.await
-    }
-
-    /// What a fault hits. None if it is not there any more.
-    pub(super) async fn target(&self, fault: Fault, act: &Act) -> Option<Target> {
-        let components = |parts| Some(Target::Components(self.node, parts));
-        let of_first = |parts| Some(Target::Components(Node::FIRST, parts));
-        match fault.part {
-            Part::Controller => self.driver_pod("s3-csi-controller", None).await,
-            Part::NodeService => self.driver_pod("s3-csi-node", Some(self.node)).await,
-            Part::Mounter => self.mountpoint_pod(fault, act, "s3-csi-mounter").await,
-            Part::MountProcess => self.mountpoint_pod(fault, act, "s3-csi-mountpoint").await,
-            Part::Kubelet => components(&[NodePart::Kubelet]),
-            Part::Containerd => components(&[NodePart::Containerd]),
-            Part::ApiServer => of_first(&[NodePart::ApiServer]),
-            Part::Etcd => of_first(&[NodePart::Etcd]),
-            Part::S3Server => of_first(&[NodePart::S3, NodePart::S3Tls]),
-            Part::WholeNode => Some(Target::Node(self.node)),
-        }
-    }
-
-    async fn driver_pod(&self, app: &'static str, node: Option<Node>) -> Option<Target> {
-        let pods = Api::<Pod>::namespaced(self.story.here.client.clone(), driver::NAMESPACE);
-        let found = pods.list(&ListParams::default().labels(&format!("app={app}"))).await.unwrap();
-        let on = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
-        let mut fits = found.into_iter().filter(|pod| node.is_none_or(|node| on(pod) == Some(node.name())));
-        fits.find(|pod| pod.metadata.deletion_timestamp.is_none()).map(|pod| Target::program(&pod, app))
-    }
-
-    /// The program in the Mountpoint Pod of the volume that is used at this moment. If it is being mounted, waits for it.
-    async fn mountpoint_pod(&self, fault: Fault, act: &Act, program: &'static str) -> Option<Target> {
-        let volume = match (fault.moment, act) {
-            (_, Act::Mount(pod) | Act::Unmount(pod)) => pod,
-            (Moment::Idle, _) => "chaos-idle",
-            (Moment::Reading, _) => "chaos-reader",
-            _ => "chaos-writer",
-        };
-        let found = reached(LIMIT, || async {
-            let pods = self.story.mountpoint_pods_api().list(&ListParams::default()).await.unwrap();
-            let of =
-                |pod: &&Pod| pod.annotations().get(annotation::VOLUME_NAME).is_some_and(|of| of == volume);
-            let target = pods.iter().find(of).map(|pod| Target::program(pod, program));
-            let runs = |target: &Target| !target.processes(&self.story.here.cluster).unwrap().is_empty();
-            match target.filter(runs) {
-                Some(target) => Seen::Yes(Some(target)),
-                None if matches!(act, Act::Unmount(_)) => Seen::Yes(None),
-                None => Seen::NotYet(format!("{program} does not run for {volume}")),
-            }
-        });
-        found.await.ok().flatten()
     }
 
     /// Ends the lasting programs.

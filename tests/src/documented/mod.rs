@@ -7,6 +7,7 @@ mod links;
 mod promises;
 mod provisioning;
 mod tables;
+mod troubleshooting;
 mod values;
 mod workflows;
 

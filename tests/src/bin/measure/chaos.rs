@@ -14,6 +14,7 @@ pub(crate) async fn measure(seed: u64, minutes: u64) -> Samples {
     Samples::from([
         ("planned", count(report.planned)),
         ("faults", count(report.faults)),
+        ("too_late", count(report.too_late)),
         ("acknowledged_bytes", count(report.acknowledged_bytes)),
         ("acknowledged_bytes_lost", count(report.acknowledged_bytes_lost)),
         ("orphans", count(report.orphans)),

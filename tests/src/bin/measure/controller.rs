@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser as _;
 use contract::attachment::MountpointS3PodAttachment;
-use contract::authentication::SecretRef;
+use contract::authentication::SecretPresence;
 use contract::names::{DRIVER, mountpoint_pod};
 use contract::sharing::{Identity, SharingKey};
 use contract::volume_plan::VolumePlan;
@@ -114,7 +114,7 @@ impl Bench {
         let flags = Flags::parse_from(["s3-csi-controller", "--mountpoint-image=s3-csi.test/busybox:dev"]);
         let blueprint = &Blueprint::new(flags, "bench", false);
         let attributes = BTreeMap::from([("bucketName".to_owned(), "bucket".to_owned())]);
-        let volume = &VolumePlan::parse(&attributes, SecretRef::Absent, [""; 0]).unwrap().volume;
+        let volume = &VolumePlan::parse(&attributes, SecretPresence::Absent, [""; 0]).unwrap().volume;
         let served = Served { volume, claim: None };
         let began = Instant::now();
         futures::stream::iter(0..RAW)

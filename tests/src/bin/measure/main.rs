@@ -33,6 +33,11 @@ fn main() {
     println!("{}", serde_json::to_string(&samples).unwrap());
 }
 
+/// Shows all samples so far: a run that is ended by its deadline has no last line.
+fn show(samples: &Samples) {
+    eprintln!("{}", serde_json::to_string(samples).unwrap());
+}
+
 fn in_runtime(measuring: impl Future<Output = Samples>) -> Samples {
     tokio::runtime::Runtime::new().unwrap().block_on(measuring)
 }

@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use crate::Samples;
 use crate::data::seconds;
 
 const BUCKET: &str = "bench-survive";
-/// Deaths for each pause that is measured.
+/// Deaths for each pause that is measured, and while files are written.
 const KILLS: usize = 25;
 /// Until the next process reads ahead again as before.
 const REST: Duration = Duration::from_millis(300);
@@ -39,7 +40,10 @@ const KNOWN: usize = 100_000;
 const FILLERS: usize = 8;
 /// How long each process lives while files are written.
 const LIFE: Duration = Duration::from_secs(1);
+/// Files of each of two sizes in one round.
 const WRITTEN: usize = 100;
+/// Until that many have died: each lives for a second at most, and on an idle machine, the next one serves soon.
+const WRITERS_WITHIN: Duration = Duration::from_mins(10);
 
 pub(crate) fn measure() -> Samples {
     let client = bucket(ALICE, BUCKET);
@@ -85,12 +89,21 @@ pub(crate) fn measure() -> Samples {
     assert_eq!(known.unwrap().len(), KNOWN);
     pauses(&pod, &reader, samples.entry("crash_pause_100000_files_p50_ms").or_default());
     eprintln!("writers");
-    let (partial, kills) = while_killing(&pod, LIFE, at_once, || write(&client, served.path("written")));
+    let (partial, writer_kills) = writers(&client, &pod, |name| served.path(name));
+    let killing = ["crash_pause_p50_ms", EVICTION[0], "crash_pause_100000_files_p50_ms"];
+    let reader_kills: usize = killing.iter().map(|key| samples[key].len()).sum();
+    assert!(writer_kills > 0 && reader_kills > 0, "{writer_kills} of writers, {reader_kills} of readers");
     let count = |count: u64| vec![count as f64];
     samples.insert("reader_errors", count(reader.errors.load(Ordering::Relaxed)));
     samples.insert("wrong_bytes", count(reader.wrong.load(Ordering::Relaxed)));
-    samples.insert("partial_objects", count(partial));
-    samples.insert("kills", count(u64::from(kills) + 3 * KILLS as u64));
+    for (key, number) in [
+        ("partial_objects", partial),
+        ("kills", writer_kills + reader_kills),
+        ("writer_kills", writer_kills),
+        ("reader_kills", reader_kills),
+    ] {
+        samples.insert(key, vec![number as f64]);
+    }
     samples
 }
 
@@ -147,7 +160,7 @@ impl Reader {
             Arc::clone(&reader.wrong),
             Arc::clone(&reader.stop),
         );
-        // Not joined: without an answer it waits for ever.
+        // Not joined: without an answer it waits without end.
         thread::spawn(move || {
             let mut pages = (0..LENGTH / PAGE).cycle();
             while !stop.load(Ordering::Relaxed) {
@@ -205,8 +218,24 @@ fn pauses(pod: &MountpointPod, reader: &Reader, milliseconds: &mut Vec<f64>) {
     }
 }
 
-/// Small and medium files, by programs that check each result; how many objects are not what was written.
-fn write(client: &Client, prefix: std::path::PathBuf) -> u64 {
+/// Writes until as many processes have died as for each pause; returns how many objects are not what was written, and how many
+/// died.
+fn writers(client: &Client, pod: &MountpointPod, path: impl Fn(&str) -> PathBuf) -> (usize, usize) {
+    let (mut rounds, mut kills) = (0, 0);
+    let until = Instant::now() + WRITERS_WITHIN;
+    while kills < KILLS && Instant::now() < until {
+        let round = || {
+            rounds += 1;
+            write(path(&format!("written-{rounds}")));
+        };
+        let ((), died) = while_killing(pod, LIFE, at_once, round);
+        kills += usize::try_from(died).unwrap();
+    }
+    ((1..=rounds).map(|round| partial(client, &format!("written-{round}"))).sum(), kills)
+}
+
+/// Small and medium files, by programs that check each result.
+fn write(prefix: PathBuf) {
     let script = format!(
         "for i in $(seq {WRITTEN}); do echo $i > \"$1-$i\" || exit 1
          head -c 1000000 /dev/zero | dd of=\"$1-dd-$i\" bs=100000 iflag=fullblock conv=fsync status=none || exit 1; done"
@@ -215,10 +244,14 @@ fn write(client: &Client, prefix: std::path::PathBuf) -> u64 {
     shell.args(["-c", &script, "sh"]).arg(prefix).stdin(Stdio::null());
     let status = within("the writers", LIMIT * 3, move || shell.status().unwrap());
     assert!(status.success());
+}
+
+/// How many objects are not what was written.
+fn partial(client: &Client, prefix: &str) -> usize {
     let wrong = (1..=WRITTEN).filter(|number| {
         let line = format!("{number}\n").into_bytes();
-        client.get(BUCKET, &format!("written-{number}")).ok() != Some(line)
-            || client.get(BUCKET, &format!("written-dd-{number}")).ok() != Some(vec![0; 1_000_000])
+        client.get(BUCKET, &format!("{prefix}-{number}")).ok() != Some(line)
+            || client.get(BUCKET, &format!("{prefix}-dd-{number}")).ok() != Some(vec![0; 1_000_000])
     });
-    wrong.count() as u64
+    wrong.count()
 }

@@ -15,15 +15,17 @@ use s3_csi_tests::processes::memory_mb;
 use s3_csi_tests::relay::Relay;
 use xtask::s3::{ALICE, Client};
 
-use crate::Samples;
+use crate::{Samples, show};
 use amount::Amount;
-use mounted::{Figures, Front, Mounted};
+use mounted::{Figures, Front, Mounted, PROCESSES};
 use rows::{LISTINGS, ONCE, ROWS, Row};
 
 const BUCKET: &str = "bench-data";
 /// Rounds; in each of them ours and the library's front take turns in being the first.
 const ROUNDS: usize = 5;
 const STARTS: usize = 25;
+/// What is measured besides rows.
+const PARTS: [&str; 2] = ["starts", "with_options"];
 
 /// From where the server is used.
 struct Place {
@@ -72,28 +74,33 @@ const LIBRARY: Front<'_> =
     Front { name: "library", mounter: &[], mount: &["--library-front"], read_ahead: true };
 const UPSTREAM: Front<'_> = Front { name: "upstream", read_ahead: false, ..LIBRARY };
 
-/// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, one row and nothing else.
+/// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, one row or part and nothing else.
 pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
+    let is_wanted = |key: &str| only.is_none_or(|only| key == only);
+    let wanted = |place: &Place| -> Vec<&'static Row> {
+        place.rows.iter().copied().flatten().filter(|row| is_wanted(row.key)).collect()
+    };
+    let has_rows = PLACES.iter().chain([&COUNTING]).any(|place| !wanted(place).is_empty());
+    let parts = PARTS.map(is_wanted);
+    assert!(has_rows || parts.contains(&true), "--only is neither a row nor one of {PARTS:?}");
     let client = bucket(ALICE, BUCKET);
     let mut samples = Samples::new();
     eprintln!("objects");
     NEAR.fill(&client);
     FAR.fill(&client);
     FARTHER.fill(&client);
-    let wanted = |place: &Place| -> Vec<&'static Row> {
-        place.rows.iter().copied().flatten().filter(|row| only.is_none_or(|only| row.key == only)).collect()
-    };
     let mounter = other.map(|folder| ["--mountpoint-bin-dir", folder]);
     for round in 0..ROUNDS {
-        for place in &PLACES {
+        for place in PLACES.iter().filter(|place| !wanted(place).is_empty()) {
             compare(&mut samples, &client, place, &wanted(place), round);
         }
-        if let Some(mounter) = &mounter {
+        if let Some(mounter) = mounter.as_ref().filter(|_| !wanted(&PLACES[0]).is_empty()) {
             let theirs = Front { name: "other", mounter, mount: &[], read_ahead: true };
             let [place, ..] = &PLACES;
             let [ours, theirs] = in_turns(&client, [&OURS, &theirs], place, &wanted(place), round + ROUNDS);
             record(&mut samples, &ours, &theirs, "_vs_mount_s3");
         }
+        show(&samples);
     }
     for (turn, row) in wanted(&COUNTING).into_iter().enumerate() {
         // Each in a mount of its own, which knows nothing of the files yet.
@@ -102,9 +109,15 @@ pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
         record_requests(&mut samples, &ours, &library, "");
         record_seconds(&mut samples, &ours, ONCE);
     }
-    if only.is_none() {
+    show(&samples);
+    let [of_starts, of_options] = parts;
+    if of_starts {
         eprintln!("starts");
         starts(&mut samples);
+        show(&samples);
+    }
+    if of_options {
+        eprintln!("options");
         with_options(&mut samples, &client);
     }
     samples
@@ -182,13 +195,17 @@ fn record_seconds(samples: &mut Samples, ours: &Mounted, rows: &[Row]) {
     }
 }
 
-/// Of the mount process, which is where all of the work is done that is not the kernel's or the server's.
+/// Of the mount process as a whole, and of each process that has a part in a transfer.
 fn record_processor_seconds(samples: &mut Samples, ours: &Mounted, library: &Mounted, place: &Place) {
     let gib = place.amount.large as f64 / f64::from(1 << 30);
     for (front, measured) in [("", ours), ("_library", library)] {
         for row in ["seq_read", "seq_read_4", "seq_write", "seq_write_4"] {
-            if let Some(figure) = measured.rows.get(row) {
-                add(samples, format!("{row}_cpu_s_per_gib{front}"), figure.processor_seconds / gib);
+            let Some(figure) = measured.rows.get(row) else { continue };
+            let of_mount: f64 = figure.processor_seconds[0].iter().sum();
+            add(samples, format!("{row}_cpu_s_per_gib{front}"), of_mount / gib);
+            for (process, [user, system]) in PROCESSES.iter().zip(figure.processor_seconds) {
+                add(samples, format!("{row}_{process}_user_s_per_gib{front}"), user / gib);
+                add(samples, format!("{row}_{process}_system_s_per_gib{front}"), system / gib);
             }
         }
     }
@@ -207,8 +224,8 @@ fn with_options(samples: &mut Samples, client: &Client) {
     let rows: Vec<&'static Row> =
         ROWS.iter().filter(|row| ["seq_read", "small_read"].contains(&row.key)).collect();
     let twice: Vec<&'static Row> = [&rows[..], &rows[..]].concat();
-    let place = &PLACES[1];
-    for round in 0..ROUNDS {
+    let [near, far, ..] = &PLACES;
+    for (round, place) in (0..ROUNDS).flat_map(|round| [(round, near), (round, far)]) {
         let folder = tempfile::tempdir().unwrap();
         // The mount process is another user.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
@@ -217,11 +234,12 @@ fn with_options(samples: &mut Samples, client: &Client) {
         for (name, mount) in [("ttl", ["--metadata-ttl=3600"]), ("cache", [cache.as_str()])] {
             let front = Front { name, mount: &mount, ..OURS };
             let cold = Mounted::measure(client, &front, place, &rows, round + 4 * ROUNDS);
-            record(samples, &cold, &without, &format!("_{name}_cold_5ms"));
+            record(samples, &cold, &without, &format!("_{name}_cold{}", place.suffix));
             // The second time in the same mount.
             let warm = Mounted::measure(client, &front, place, &twice, round + 5 * ROUNDS);
-            record(samples, &warm, &without, &format!("_{name}_warm_5ms"));
+            record(samples, &warm, &without, &format!("_{name}_warm{}", place.suffix));
         }
+        show(samples);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, with};
-use s3_csi_tests::processes::{memory_mb, processor_seconds_of};
+use s3_csi_tests::processes::{memory_mb, processes, processor_times_of};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
 use xtask::s3::{ALICE, Client};
@@ -36,9 +36,12 @@ pub(super) struct Figures {
     pub(super) seconds: f64,
     /// For each operation, where they are counted.
     pub(super) requests: Option<f64>,
-    /// Of the mount process.
-    pub(super) processor_seconds: f64,
+    /// Of each of [`PROCESSES`], in user mode and in the kernel.
+    pub(super) processor_seconds: [[f64; 2]; 3],
 }
+
+/// The last one is this program, which uses the files.
+pub(super) const PROCESSES: [&str; 3] = ["mount", "server", "reader"];
 
 impl Mounted {
     pub(super) fn measure(
@@ -65,9 +68,10 @@ impl Mounted {
             settle(client);
             let (root, name, act) = (served.path(""), name.clone(), row.act);
             let requests = || relay.as_ref().map(Relay::request_count);
-            let before = (requests(), processor_seconds_of(process));
+            let before = (requests(), processor_seconds(process));
             let took = within(row.key, ROW_LIMIT.max(LIMIT), move || seconds(|| act(&root, &amount, &name)));
-            let used = processor_seconds_of(process) - before.1;
+            let after = processor_seconds(process);
+            let used = [0, 1, 2].map(|of| [0, 1].map(|mode| after[of][mode] - before.1[of][mode]));
             let requests = requests().zip(before.0).map(|(after, before)| after - before);
             let operations = (row.operations)(&amount) as f64;
             let requests = requests.map(|requests| requests as f64 / operations);
@@ -78,4 +82,12 @@ impl Mounted {
         eprintln!("{name}: {} s", times.join(", "));
         Self { rows: measured, peak_mb: memory_mb(process, "VmHWM:") }
     }
+}
+
+/// Since the start of each of [`PROCESSES`].
+fn processor_seconds(mount: u32) -> [[f64; 2]; 3] {
+    let sum = |[user, system]: [f64; 2], more: [f64; 2]| [user + more[0], system + more[1]];
+    // The one for TLS has nothing to do meanwhile.
+    let servers = processes("versitygw", None).into_iter().map(processor_times_of).fold([0.0; 2], sum);
+    [processor_times_of(mount), servers, processor_times_of(std::process::id())]
 }

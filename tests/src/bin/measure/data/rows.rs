@@ -152,6 +152,18 @@ pub(super) const ONCE: &[Row] = &[
         act: |root, amount, _| in_parallel(&amount.listed_names(), |name| read_listed(root, name)),
     },
     Row {
+        key: "find_cat_10000",
+        operations: listed,
+        act: |root, amount, _| {
+            let found = fs::read_dir(root.join("listed")).unwrap();
+            let found: Vec<_> = found.map(|entry| entry.unwrap().file_name()).collect();
+            assert_eq!(found.len(), amount.listed);
+            for name in found {
+                read_listed(root, name);
+            }
+        },
+    },
+    Row {
         key: "write_10000",
         operations: listed,
         act: |root, amount, name| {
@@ -228,7 +240,7 @@ fn read_small(path: &Path) {
     assert_eq!(fs::read(path).unwrap().len(), SMALL_SIZE, "{}", path.display());
 }
 
-fn read_listed(root: &Path, name: &str) {
+fn read_listed(root: &Path, name: impl AsRef<Path>) {
     assert_eq!(fs::read(root.join("listed").join(name)).unwrap(), b"x");
 }
 

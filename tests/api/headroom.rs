@@ -1,4 +1,4 @@
-//! Room that is reserved for Mountpoint Pods before their workload is scheduled.
+//! Headroom that is reserved for Mountpoint Pods before their workload is scheduled.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const FLAGS: &[&str] = &[
 ];
 const OTHER_GATE: &str = "example.com/other";
 
-/// A controller that reserves room, with the rights that it then has.
+/// A controller that reserves headroom, with the rights that it then has.
 async fn reserving(stage: &Stage) -> Controller {
     classes(stage);
     let account = CONTROLLER.variant(&stage.here.client, "headroom", &CONTROLLER.roles(&[ON])).await;
@@ -40,7 +40,7 @@ fn classes(stage: &Stage) {
     chart::apply(&stage.here.cluster, &all, &[]);
 }
 
-/// A workload that is not scheduled and asks for room.
+/// A workload that is not scheduled and asks for headroom.
 async fn gated(stage: &Stage, name: &str, claims: &[&str]) -> Pod {
     let gates = json!([{"name": HEADROOM_GATE}, {"name": OTHER_GATE}]);
     stage.workload_with(name, claims, json!({"nodeName": null, "schedulingGates": gates})).await
@@ -81,9 +81,9 @@ async fn is_unlabelled(stage: &Stage, name: &str) {
 }
 
 #[tokio::test]
-async fn a_workload_that_asks_is_scheduled_after_room_is_reserved() {
+async fn a_workload_that_asks_is_scheduled_after_headroom_is_reserved() {
     let _running = controller::none().await;
-    let stage = Stage::set("room").await;
+    let stage = Stage::set("headroom").await;
     let _controller = reserving(&stage).await;
     stage.volume("one", &[("mountpointContainerResourcesRequestsMemory", "96Mi")], &[]).await;
     stage.volume("two", &[], &[]).await;
@@ -125,7 +125,7 @@ async fn a_workload_that_asks_is_scheduled_after_room_is_reserved() {
 #[tokio::test]
 async fn claims_that_can_still_be_bound_keep_the_gate() {
     let _running = controller::none().await;
-    let stage = Stage::set("room-claims").await;
+    let stage = Stage::set("headroom-claims").await;
     let _controller = reserving(&stage).await;
     let class = json!({"metadata": {"name": stage.volume_name("late")}, "provisioner": "other.csi",
         "volumeBindingMode": "WaitForFirstConsumer"});
@@ -151,9 +151,9 @@ async fn claims_that_can_still_be_bound_keep_the_gate() {
 }
 
 #[tokio::test]
-async fn a_volume_without_room_keeps_no_workload_waiting() {
+async fn a_volume_without_headroom_keeps_no_workload_waiting() {
     let _running = controller::none().await;
-    let stage = Stage::set("room-refused").await;
+    let stage = Stage::set("headroom-refused").await;
     let _controller = reserving(&stage).await;
     stage.volume("invalid", &[("mountpointContainerResourcesRequestsCpu", "much")], &[]).await;
     let resources = [
@@ -176,7 +176,7 @@ async fn a_volume_without_room_keeps_no_workload_waiting() {
 #[tokio::test]
 async fn what_a_dead_controller_reserved_is_removed_when_it_is_not_needed() {
     let _running = controller::none().await;
-    let stage = Stage::set("room-killed").await;
+    let stage = Stage::set("headroom-killed").await;
     let first = reserving(&stage).await;
     stage.volume("data", &[], &[]).await;
     stage.unbound_volume("free", DRIVER, &[], &[]).await;
@@ -210,9 +210,9 @@ async fn what_a_dead_controller_reserved_is_removed_when_it_is_not_needed() {
 }
 
 #[tokio::test]
-async fn the_rights_to_reserve_room_are_needed_and_given_only_with_it() {
+async fn the_rights_to_reserve_headroom_are_needed_and_given_only_with_it() {
     let _running = controller::none().await;
-    let stage = Stage::set("room-rights").await;
+    let stage = Stage::set("headroom-rights").await;
     classes(&stage);
     let everywhere = |values: &[&str]| -> BTreeSet<Right> {
         let roles = CONTROLLER.roles(values).into_iter().filter(|role| role.namespace.is_none());
@@ -228,7 +228,7 @@ async fn the_rights_to_reserve_room_are_needed_and_given_only_with_it() {
         for role in roles.iter_mut().filter(|role| role.namespace.is_none()) {
             role.rights.remove(right);
         }
-        let account = CONTROLLER.variant(&stage.here.client, &format!("no-room-{number}"), &roles).await;
+        let account = CONTROLLER.variant(&stage.here.client, &format!("no-headroom-{number}"), &roles).await;
         let flags = [FLAGS, &["--provisioning=off", "--leader-election=false"]].concat();
         let controller = Controller::launch_as(&account, &stage.here.client, &flags).await;
         let (name, claim) = (format!("w{number}"), format!("c{number}"));
@@ -252,8 +252,8 @@ async fn the_rights_to_reserve_room_are_needed_and_given_only_with_it() {
 }
 
 #[tokio::test]
-async fn values_of_both_reference_charts_reserve_room() {
-    let stage = Stage::set("room-values").await;
+async fn values_of_both_reference_charts_reserve_headroom() {
+    let stage = Stage::set("headroom-values").await;
     let classes = |objects: &[Value]| -> Vec<String> {
         let classes = objects.iter().filter(|one| one["kind"] == "PriorityClass");
         classes.map(|one| one["metadata"]["name"].as_str().unwrap().to_owned()).collect()

@@ -1,4 +1,4 @@
-//! Room that is reserved for Mountpoint Pods on a node that is full.
+//! Headroom that is reserved for Mountpoint Pods on a node that is full.
 
 use contract::names::{HEADROOM_GATE, label};
 use contract::quantity::Quantity;
@@ -45,17 +45,17 @@ async fn headroom_pods(story: &Story) -> Vec<Pod> {
 /// The controller is away while the scheduler places the workload, its headroom pod, and a pod that takes all other room: else,
 /// the Mountpoint Pod would usually be there first.
 #[tokio::test]
-async fn a_mountpoint_pod_takes_the_room_that_was_reserved_on_a_full_node() {
-    let story = Story::alone("reserved-room").await;
+async fn a_mountpoint_pod_takes_the_headroom_that_was_reserved_on_a_full_node() {
+    let story = Story::alone("headroom").await;
     story.server.put(story.name, "file", b"read").unwrap();
     let on = changed::values(&story.here.cluster, &["mountpointPod.reserveHeadroom=true"]);
     story
-        .volume("reserved-room-large", |volume| {
+        .volume("headroom-large", |volume| {
             let attributes = &mut volume["spec"]["csi"]["volumeAttributes"];
             attributes["mountpointContainerResourcesRequestsMemory"] = json!(REQUEST.to_string());
         })
         .await;
-    let mut workload = manifest::pod(&["reserved-room-large"], READ);
+    let mut workload = manifest::pod(&["headroom-large"], READ);
     workload["schedulingGates"] = json!([{"name": HEADROOM_GATE}, {"name": HOLD}]);
     story.here.run("workload", workload).await;
     eventually("only the other gate is left", LIMIT, || async {

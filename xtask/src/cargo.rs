@@ -160,7 +160,7 @@ fn remapped(home: &Path) -> String {
 }
 
 /// Shows Cargo's progress and the compiler's messages about our code.
-fn build(what: &str, command: &mut Command) -> Result<Built> {
+pub fn build(what: &str, command: &mut Command) -> Result<Built> {
     let format = if std::io::stderr().is_terminal() { "json-diagnostic-rendered-ansi" } else { "json" };
     command.args(["--message-format", format]).stderr(Stdio::piped());
     // Cargo shows its progress only on terminals, or on request; then it needs a width.

@@ -100,10 +100,12 @@ pub fn manifest(cache: &Cache, kubernetes: Kubernetes, values: &[String]) -> Res
     capture(helm.args(values.iter().flat_map(|value| ["--set", value])))
 }
 
-/// Renders the chart with the values of `file` and with `values`, which take precedence, as YAML.
+/// Renders the chart for the cluster's release with the values of `file` and with `values`, which take precedence, as YAML.
 pub fn render(cluster: &Cluster, file: Option<&Path>, values: &[&str]) -> Result<String> {
     let mut command = helm(cluster)?;
     command.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi"));
+    // By default, Helm takes the newest release that it knows, whose fields an older API server refuses.
+    command.arg("--kube-version").arg(cluster.plan()?.kubernetes.to_string());
     if let Some(file) = file {
         command.arg("--values").arg(file);
     }

@@ -88,9 +88,14 @@ pub fn name(prefix: &str, length: usize) -> String {
     format!("{prefix}-{length}")
 }
 
+/// The length of the file with this name, in bytes.
+pub fn length(name: &str) -> Option<usize> {
+    name.rsplit('-').next()?.parse().ok()
+}
+
 /// The content of the file with this name.
 pub fn content(name: &str) -> Option<Vec<u8>> {
-    let length: usize = name.rsplit('-').next()?.parse().ok()?;
+    let length = length(name)?;
     // FNV-1a of the name, then a SplitMix64 of it: no two files have the same bytes at the same place.
     let mut state = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)

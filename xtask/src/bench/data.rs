@@ -9,7 +9,7 @@ use super::inside;
 use crate::cache::Cache;
 use crate::cluster::Profile;
 
-/// `mount_s3` is another program that serves buckets, measured in the same run. `only` is one row, and nothing else is measured.
+/// `mount_s3` is another program that serves buckets, measured in the same run. `only` is one row or part, and nothing else is measured.
 pub(super) fn measure(
     cache: &Cache,
     repetitions: Option<usize>,

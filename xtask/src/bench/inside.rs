@@ -14,7 +14,8 @@ use crate::process::listen;
 use crate::progress::{say, step};
 use crate::test::evidence;
 
-/// The longest takes a few minutes. One that hangs on a mount ends with its cluster.
+/// Most take a few minutes. A whole run of `data` may take longer on a slow machine; it shows its samples as they come. One that
+/// hangs on a mount ends with its cluster.
 const MEASURED_WITHIN: Duration = Duration::from_hours(1);
 
 pub(super) type Samples = BTreeMap<String, Vec<f64>>;

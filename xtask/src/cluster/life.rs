@@ -77,6 +77,13 @@ impl Cluster {
         self.take_down()
     }
 
+    /// Replaces it with a new one of the same plan.
+    pub fn renew(&self) -> Result<()> {
+        let plan = self.plan()?;
+        self.down()?;
+        self.up(plan)
+    }
+
     pub fn state(&self) -> Result<State> {
         let Some(init) = self.init_process() else {
             let nothing = !self.dir.exists() && self.cgroups()?.is_empty();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::cache::{Cache, checkout};
-use crate::cargo::cargo;
+use crate::cargo::{build, cargo};
 use crate::debian;
 use crate::process::listen;
 use crate::programs::{Kubernetes, Programs, Purpose};
@@ -19,7 +19,7 @@ pub(super) fn run(cache: &Cache, kubernetes: Kubernetes) -> Result<()> {
     check_dependencies(cache)
 }
 
-/// Compiling cargo-deny takes minutes; the rest is for slower or busy machines.
+/// `gen` compiles its generator, which takes minutes; the rest is for slower or busy machines.
 const LINT_WITHIN: Duration = Duration::from_mins(40);
 
 pub(super) fn check(command: &mut Command) -> Result<()> {
@@ -34,16 +34,14 @@ fn check_dependencies(cache: &Cache) -> Result<()> {
     let folder = cache.programs().join(format!("cargo-deny-{CARGO_DENY}"));
     let program = folder.join("bin/cargo-deny");
     if !program.exists() {
-        step("building cargo-deny", || {
-            let mut install = cargo(cache);
-            install
-                .args(["install", "--debug", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"])
-                .arg(&folder);
-            // It runs for a second: optimizing it would take four minutes.
-            install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
-            // Its own: with ours, a change of either would build the other anew.
-            check(install.env_remove("CARGO_TARGET_DIR"))
-        })?;
+        let mut install = cargo(cache);
+        install
+            .args(["install", "--debug", "--locked", "--version", CARGO_DENY, "cargo-deny", "--root"])
+            .arg(&folder);
+        // It runs for a second: optimizing it would take four minutes.
+        install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "1");
+        // Its own: with ours, a change of either would build the other again.
+        build("compiling cargo-deny", install.env_remove("CARGO_TARGET_DIR"))?;
     }
     step("dependencies", || {
         let mut deny = Command::new(program);

@@ -35,6 +35,9 @@ pub struct Wanted {
     /// Keep every processor busy while the tests run, to find tests that depend on an idle machine.
     #[arg(long)]
     busy: bool,
+    /// Do not run failed tests once more: one that would pass then has failed, too.
+    #[arg(long)]
+    strict: bool,
     /// Kubernetes release to test on.
     #[arg(long, value_enum, default_value_t)]
     kubernetes: Kubernetes,
@@ -82,9 +85,9 @@ impl Wanted {
         if self.released { Some(suite::OF_RELEASED) } else { self.filter.as_deref() }
     }
 
-    /// With `--busy`, tests that need an idle machine are what is looked for.
+    /// With `--busy`, tests that need an idle machine are what is looked for. With `--keep`, the cluster as a failure left it.
     fn repeats(&self) -> bool {
-        !self.busy
+        !self.busy && !self.strict && !self.keep
     }
 
     fn needs_real_parts(&self) -> bool {
@@ -112,14 +115,21 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
         Err(error) => or_failed("build", Err(error)),
     };
     println!("\nin {:.0} s", began.elapsed().as_secs_f64());
-    for failure in &total.unstable {
-        println!("unstable, passed when it ran once more: {failure}");
-    }
-    for failure in &total.failures {
-        println!("failed: {failure}");
-    }
-    println!("{} passed, {} failed", total.passed, total.failures.len());
+    println!("{}", summary(&total));
     Ok(if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The last line is alone with its two numbers, for those who read only that.
+fn summary(total: &Count) -> String {
+    let unstable = total.unstable.iter();
+    let mut lines: Vec<String> =
+        unstable.map(|failure| format!("unstable, passed when it ran once more: {failure}")).collect();
+    lines.extend(total.failures.iter().map(|failure| format!("failed: {failure}")));
+    if !total.unstable.is_empty() {
+        lines.push(format!("{} unstable, which --strict counts as failed", total.unstable.len()));
+    }
+    lines.push(format!("{} passed, {} failed", total.passed, total.failures.len()));
+    lines.join("\n")
 }
 
 /// The suites with real components mostly wait; beside them runs what computes.
@@ -201,4 +211,23 @@ pub fn generate(cache: &Cache) -> Result<()> {
         lints::check(&mut tests)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failures::Failure;
+    use super::*;
+
+    #[test]
+    fn unstable_tests_are_counted_before_the_last_line() {
+        let failure = |name: &str| Failure { name: name.to_owned(), reason: "why".to_owned() };
+        let mut total = Count { passed: 5, failures: vec![failure("a")], ..Count::default() };
+        let last = "5 passed, 1 failed";
+        assert!(!summary(&total).contains("unstable") && summary(&total).ends_with(&format!("\n{last}")));
+        total.unstable = vec![failure("b"), failure("c")];
+        let summary = summary(&total);
+        let lines: Vec<&str> = summary.lines().rev().take(2).collect();
+        assert_eq!(lines, [last, "2 unstable, which --strict counts as failed"]);
+        assert!(summary.contains("once more: b") && summary.contains("failed: a"), "{summary}");
+    }
 }

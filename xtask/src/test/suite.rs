@@ -173,7 +173,12 @@ pub(super) fn suite(
         evidence::keep(cluster, name);
     }
     if wanted.repeats() {
-        counted = counted.map(|count| repeat(name, count, |test| run_tests(&["--exact", test])));
+        // A new cluster: buckets and volumes of the first attempt would be in the way of the second.
+        let run_again = |test: &str| {
+            cluster.map_or(Ok(()), Cluster::renew)?;
+            run_tests(&["--exact", test])
+        };
+        counted = counted.map(|count| repeat(name, count, run_again));
     }
     counted?.of_something(filter)
 }

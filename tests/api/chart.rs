@@ -186,6 +186,37 @@ async fn values_of_the_reference_are_taken_with_ours() {
     }
 }
 
+/// As for Docker: what stands before the first slash is a host if it has a dot or a port, or is `localhost`.
+#[tokio::test]
+async fn a_repository_that_names_its_registry_is_used_as_it_is() {
+    let stage = Stage::set("chart-registries").await;
+    let objects = objects(
+        &stage,
+        &[
+            "image.containerRegistry=s3-csi.test:5000/mirror",
+            "sidecars.enabled=true",
+            "image.repository=driver.two",
+            "sidecars.nodeDriverRegistrar.image.repository=s3-csi.test/registrar",
+            "sidecars.livenessProbe.image.repository=mirror:5000/probe",
+            "sidecars.csiProvisioner.image.repository=localhost/provisioner",
+        ],
+    );
+    let [node, controller] = pods(&objects);
+    for (image, repository) in [
+        (&node["containers"][0]["image"], "s3-csi.test:5000/mirror/driver.two"),
+        (&node["containers"][1]["image"], "s3-csi.test/registrar"),
+        (&node["containers"][2]["image"], "mirror:5000/probe"),
+        (&controller["containers"][1]["image"], "localhost/provisioner"),
+        (
+            variable(&controller["containers"][0], "MOUNTPOINT_IMAGE"),
+            "s3-csi.test:5000/mirror/s3-csi/mounter",
+        ),
+    ] {
+        let (named, _tag) = image.as_str().unwrap().rsplit_once(':').unwrap();
+        assert_eq!(named, repository);
+    }
+}
+
 #[tokio::test]
 async fn older_names_of_endpoint_and_region_win() {
     let stage = Stage::set("chart-older").await;

@@ -274,4 +274,22 @@ async fn values_of_both_reference_charts_reserve_headroom() {
         let policy = find(&objects, "ValidatingAdmissionPolicy", "s3-csi-mountpoint-priority");
         assert!(policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap().contains("\"high\""));
     }
+
+    let theirs = &[
+        "experimental.reserveHeadroomForMountpointPods=true,image.containerRegistry=s3-csi.test/mirror",
+        // Amazon's chart has one text for the image, and uses it as it is.
+        "experimental.headroomPodImage=s3-csi.test/pause:3.10",
+        "experimental.headroomPodLabels.team=theirs,experimental.headroomPodLabels.tier=headroom",
+    ][..];
+    let ours = &[image, "mountpointPod.headroomPodLabels.team=ours"][..];
+    for (values, image, team) in [
+        (theirs.to_vec(), "s3-csi.test/pause:3.10", "theirs"),
+        ([theirs, ours].concat(), "s3-csi.test/mirror/pause:v3", "ours"),
+    ] {
+        let objects = objects(&stage, &values);
+        assert_eq!(of(&objects, "MOUNTPOINT_HEADROOM_IMAGE"), image);
+        let labels = of(&objects, "MOUNTPOINT_HEADROOM_POD_LABELS");
+        let labels: Value = serde_json::from_str(labels.as_str().unwrap()).unwrap();
+        assert_eq!(labels, json!({"team": team, "tier": "headroom"}));
+    }
 }

@@ -34,8 +34,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
+{{- /* A repository that begins with a host, by Docker's rule, is in that registry. */}}
 {{- define "s3-csi.image" -}}
-{{- with .root.Values.image.containerRegistry }}{{ trimSuffix "/" . }}/{{ end }}
+{{- $elsewhere := regexMatch "^(localhost|[^/]*[.:][^/]*)/" .image.repository }}
+{{- with .root.Values.image.containerRegistry }}{{ if not $elsewhere }}{{ trimSuffix "/" . }}/{{ end }}{{ end }}
 {{- .image.repository | trimPrefix "/" }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
@@ -186,6 +188,13 @@ capabilities:
 
 {{- define "s3-csi.reservesHeadroom" -}}
 {{- if or .Values.mountpointPod.reserveHeadroom .Values.experimental.reserveHeadroomForMountpointPods }}yes{{ end }}
+{{- end }}
+
+{{- /* The image of headroom pods, if it is not that of the Mountpoint Pods. The value of Amazon's chart is a whole reference. */}}
+{{- define "s3-csi.headroomImage" -}}
+{{- with .Values.mountpointPod.headroomImage }}
+{{- if .repository }}{{ include "s3-csi.image" (dict "image" . "root" $) }}{{ else }}{{ $.Values.experimental.headroomPodImage }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{- /* Kubernetes' own priority classes exist already, and other pods use them too. */}}

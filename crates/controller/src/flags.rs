@@ -64,6 +64,10 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "IfNotPresent", value_parser = ["Always", "IfNotPresent", "Never"])]
     pub headroom_image_pull_policy: String,
 
+    /// More labels for headroom pods, as a JSON object. They have those of Mountpoint Pods, too.
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_POD_LABELS", default_value = "{}", value_parser = texts)]
+    pub headroom_pod_labels: Texts,
+
     /// More labels for Mountpoint Pods, as a JSON object.
     #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "{}", value_parser = texts)]
     pub mountpoint_pod_labels: Texts,
@@ -252,6 +256,7 @@ mod tests {
         for (argument, word) in [
             ("--mountpoint-namespace=Mount_S3", "--mountpoint-namespace"),
             ("--mountpoint-pod-labels=[1]", "not a JSON object"),
+            ("--headroom-pod-labels={\"team\":1}", "not a JSON object"),
             ("--mountpoint-image-pull-policy=Sometimes", "IfNotPresent"),
             ("--mountpoint-image=", "must not be empty"),
             ("--mountpoint-resources={\"limits\":{\"memory\":\"much\"}}", "limits.memory"),

@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use strum::IntoStaticStr;
 
 use crate::observed::Phase;
+use crate::warm::is_ready;
 use crate::world::World;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -116,7 +117,7 @@ impl Collector for Stock {
         let phases: Vec<_> = phases.collect();
         gauge("mountpoint_pods", "Mountpoint Pods, by phase", &phases)?;
         let warm = || world.pods.values().filter(|pod| pod.warm.is_some() && !pod.is_ending());
-        let ready = warm().filter(|pod| pod.phase == Phase::Running).count();
+        let ready = warm().filter(|pod| is_ready(pod)).count();
         let states = [("state", "ready", ready), ("state", "starting", warm().count() - ready)];
         gauge("warm_mountpoint_pods", "Mountpoint Pods that wait for a volume, by whether they run", &states)
     }

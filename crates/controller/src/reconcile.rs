@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt as _};
 use parking_lot::{Mutex, MutexGuard};
 use service::events;
 use thiserror::Error;
+use tokio_util::sync::CancellationToken;
 
 use crate::apply::{Applied, StepError, Writer};
 use crate::dispatch::Outcome;
@@ -77,6 +78,8 @@ pub struct Reconciler {
     /// `None` where another program provisions.
     pub provisioner: Option<Provisioner>,
     pub metrics: Metrics,
+    /// Cancelled when this controller is not the leader any more.
+    pub tenure: Mutex<CancellationToken>,
     /// To Mountpoint Pods of this version.
     pub moves_on_upgrade: bool,
 }
@@ -125,7 +128,7 @@ impl Reconciler {
             let Some(pod) = world.pods.get(name).filter(|pod| world.is_unnamed(pod)) else {
                 return Ok(Outcome::Done);
             };
-            if world.retiring.contains(name) {
+            if world.held.contains(name) {
                 return Ok(Outcome::Again(CACHE_LAG));
             }
             // Marked for unmount, it would leave workloads behind that could never be served again.
@@ -186,12 +189,19 @@ impl Reconciler {
     /// Applies steps in order and updates the caches at once. The first failure ends it, because later steps rely on earlier
     /// ones.
     async fn apply(&self, steps: Vec<Step>, key: Option<&SharingKey>, served: Option<Served<'_>>) -> Written {
-        // A watch may show a pod without its attachment before the step that retires the pod is reached: the pod's own key
-        // waits meanwhile, and is handled if the step is never reached.
-        let retired: Vec<String> = steps.iter().filter_map(Step::retires).map(str::to_owned).collect();
-        self.world().retiring.extend(retired.iter().cloned());
+        // A watch may show a pod without its attachment before the step that retires the pod, or that makes an attachment name
+        // it, is reached: the pod's own key waits meanwhile, and is handled if the step is never reached.
+        let held: Vec<String> = steps.iter().filter_map(Step::holds).map(str::to_owned).collect();
+        self.world().held.extend(held.iter().cloned());
         let mut written = Written { steps: Vec::new(), failed: None };
         for step in steps {
+            // The next leader trusts its caches once every write of this one must have ended.
+            if self.tenure.lock().is_cancelled() {
+                let message = "this controller is no longer the leader".to_owned();
+                let error = StepError::Conflict { step: step.name(), message };
+                written.failed = Some((step, error));
+                break;
+            }
             match self.apply_step(&step, key, served).await {
                 Ok(()) => written.steps.push(step),
                 Err(error) => {
@@ -200,9 +210,9 @@ impl Reconciler {
                 }
             }
         }
-        self.world().retiring.retain(|name| !retired.contains(name));
+        self.world().held.retain(|name| !held.contains(name));
         if written.failed.is_some() {
-            send(&self.sink, retired.into_iter().map(Key::Pod).collect());
+            send(&self.sink, held.into_iter().map(Key::Pod).collect());
         }
         written
     }

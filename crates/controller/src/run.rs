@@ -109,6 +109,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         events: WorkloadEvents::new(&client),
         provisioner,
         metrics: metrics.clone(),
+        tenure: parking_lot::Mutex::default(),
         moves_on_upgrade: flags.move_on_upgrade,
     });
 
@@ -205,6 +206,7 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     let (mounts, to_mount) = mpsc::unbounded_channel();
     let (provisioning, to_provision) = mpsc::unbounded_channel();
     *reconciler.sink.lock() = Some(Queues { mounts, provisioning });
+    *reconciler.tenure.lock() = stop.clone();
     send(&reconciler.sink, caches.all_keys());
     reconciler.metrics.leader.set(1);
     tracing::info!("became leader");

@@ -10,7 +10,7 @@ use contract::sharing::SharingKey;
 use contract::trace;
 use contract::volume::Volume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use strum::IntoStaticStr;
+use strum::{EnumMessage, IntoStaticStr};
 
 /// A workload, and not another pod that was created under its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,41 +21,31 @@ pub struct WorkloadRef {
 }
 
 /// One write to the API server. A list of them is applied in order and may end after any of them.
-#[derive(Clone, Debug, PartialEq, IntoStaticStr)]
+#[derive(Clone, Debug, PartialEq, EnumMessage, IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Step {
     /// Fails if there is one of this name, which is how a race for a key ends.
-    CreateAttachment {
-        name: String,
-        spec: Box<AttachmentSpec>,
-    },
+    #[strum(message = "attachment created")]
+    CreateAttachment { name: String, spec: Box<AttachmentSpec> },
     /// Changes entries of Mountpoint Pods, `None` removing one; fails if anything else was written since.
+    #[strum(message = "attachment updated")]
     UpdateAttachment {
         name: String,
         resource_version: u64,
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
     },
     /// Fails if it is another object of that name, or was written since.
-    DeleteAttachment {
-        name: String,
-        uid: String,
-        resource_version: u64,
-    },
+    #[strum(message = "attachment deleted")]
+    DeleteAttachment { name: String, uid: String, resource_version: u64 },
     /// An existing pod of this name that was created for the same attachment is accepted. `preempts` if there is headroom
     /// for it, which it takes.
-    CreatePod {
-        name: String,
-        attachment: String,
-        workload_uid: String,
-        preempts: bool,
-    },
+    #[strum(message = "pod created")]
+    CreatePod { name: String, attachment: String, workload_uid: String, preempts: bool },
     /// A pod that is kept ready on the node for a volume to come.
-    CreateWarmPod {
-        name: String,
-        node: String,
-        node_uid: String,
-    },
+    #[strum(message = "warm pod created")]
+    CreateWarmPod { name: String, node: String, node_uid: String },
     /// Makes a warm pod that of an attachment; fails if anything else was written to it since.
+    #[strum(message = "warm pod claimed")]
     ClaimPod {
         name: String,
         resource_version: u64,
@@ -64,58 +54,43 @@ pub enum Step {
         early_mount: Option<EarlyMount>,
     },
     /// Fails if anything was written to it since: it may have been claimed. `by_force` as below.
-    DeleteWarmPod {
-        name: String,
-        uid: String,
-        resource_version: u64,
-        by_force: bool,
-    },
+    #[strum(message = "warm pod deleted")]
+    DeleteWarmPod { name: String, uid: String, resource_version: u64, by_force: bool },
     /// Asks the node to unmount; the pod then ends by itself.
-    MarkUnmount {
-        name: String,
-        uid: String,
-    },
+    #[strum(message = "pod marked for unmount")]
+    MarkUnmount { name: String, uid: String },
     /// Writes down whose credentials the pod's volume asks for, which its node cannot see; fails if it is another pod of that
     /// name.
-    RecordAuthentication {
-        name: String,
-        uid: String,
-        source: AuthenticationSource,
-    },
+    #[strum(message = "source of credentials recorded")]
+    RecordAuthentication { name: String, uid: String, source: AuthenticationSource },
     /// `by_force` when there is no node left to do it in order.
-    DeletePod {
-        name: String,
-        uid: String,
-        by_force: bool,
-    },
+    #[strum(message = "pod deleted")]
+    DeletePod { name: String, uid: String, by_force: bool },
     /// Lets headroom pods follow the workload to its node; fails if it is another pod of that name. So do the next two.
+    #[strum(message = "workload labelled for its headroom pods")]
     LabelWorkload(WorkloadRef),
+    #[strum(message = "label for headroom pods removed from workload")]
     UnlabelWorkload(WorkloadRef),
     /// Lets the scheduler place the workload, as far as we are concerned.
+    #[strum(message = "scheduling gate removed")]
     RemoveGate(WorkloadRef),
     /// Reserves headroom for the Mountpoint Pod that the workload's volume will need. One that exists is accepted.
-    CreateHeadroomPod {
-        name: String,
-        workload: WorkloadRef,
-        volume_name: String,
-        volume: Box<Volume>,
-    },
-    DeleteHeadroomPod {
-        name: String,
-        uid: String,
-    },
+    #[strum(message = "headroom pod created")]
+    CreateHeadroomPod { name: String, workload: WorkloadRef, volume_name: String, volume: Box<Volume> },
+    #[strum(message = "headroom pod deleted")]
+    DeleteHeadroomPod { name: String, uid: String },
     /// Reports what is wrong with an attachment, or that it no longer is.
-    SetCondition {
-        attachment: String,
-        condition: Box<Condition>,
-    },
+    #[strum(message = "condition changed")]
+    SetCondition { attachment: String, condition: Box<Condition> },
 }
 
 impl Step {
-    /// The Mountpoint Pod that this takes out of service.
-    pub fn retires(&self) -> Option<&str> {
+    /// The Mountpoint Pod that this takes out of service, or takes for an attachment that does not name it yet.
+    pub fn holds(&self) -> Option<&str> {
         match self {
-            Self::MarkUnmount { name, .. } | Self::DeletePod { name, .. } => Some(name),
+            Self::MarkUnmount { name, .. } | Self::DeletePod { name, .. } | Self::ClaimPod { name, .. } => {
+                Some(name)
+            }
             _ => None,
         }
     }
@@ -127,6 +102,17 @@ impl Step {
     /// For metrics and logs.
     pub fn name(&self) -> &'static str {
         self.into()
+    }
+
+    /// Whether the object does not exist before.
+    pub fn creates(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateAttachment { .. }
+                | Self::CreatePod { .. }
+                | Self::CreateWarmPod { .. }
+                | Self::CreateHeadroomPod { .. }
+        )
     }
 
     /// The trace ids of the workloads that it is about; several only for attachments.
@@ -151,7 +137,7 @@ impl Step {
     /// One line per change of state.
     pub fn log(&self, key: Option<&SharingKey>) {
         let (node, volume_id) = (key.map(|key| &key.node), key.map(|key| &key.volume_id));
-        let (trace_id, change) = (self.trace_id(), self.change());
+        let (trace_id, change) = (self.trace_id(), self.get_message().unwrap_or(self.name()));
         match self {
             Self::CreateAttachment { name, .. }
             | Self::UpdateAttachment { name, .. }
@@ -191,27 +177,6 @@ impl Step {
             Self::SetCondition { attachment, condition } => {
                 tracing::info!(attachment, reason = condition.reason, "{change}");
             }
-        }
-    }
-
-    fn change(&self) -> &'static str {
-        match self {
-            Self::CreateAttachment { .. } => "attachment created",
-            Self::UpdateAttachment { .. } => "attachment updated",
-            Self::DeleteAttachment { .. } => "attachment deleted",
-            Self::CreatePod { .. } => "pod created",
-            Self::CreateWarmPod { .. } => "warm pod created",
-            Self::ClaimPod { .. } => "warm pod claimed",
-            Self::DeleteWarmPod { .. } => "warm pod deleted",
-            Self::MarkUnmount { .. } => "pod marked for unmount",
-            Self::RecordAuthentication { .. } => "source of credentials recorded",
-            Self::DeletePod { .. } => "pod deleted",
-            Self::LabelWorkload { .. } => "workload labelled for its headroom pods",
-            Self::UnlabelWorkload { .. } => "label for headroom pods removed from workload",
-            Self::RemoveGate { .. } => "scheduling gate removed",
-            Self::CreateHeadroomPod { .. } => "headroom pod created",
-            Self::DeleteHeadroomPod { .. } => "headroom pod deleted",
-            Self::SetCondition { .. } => "condition changed",
         }
     }
 }

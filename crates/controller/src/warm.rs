@@ -132,9 +132,10 @@ impl WarmNode {
         is_of_shape && !pod.is_ending() && pod.phase != Phase::Unknown
     }
 
-    /// How long a pod that has failed stays, so that no other is created in its place.
+    /// How long a pod that has ended by itself stays, so that no other is created in its place.
     fn failure_left(&self, pod: &MountpointPod) -> Option<Duration> {
-        let created = pod.created.as_ref().filter(|_| pod.phase == Phase::Failed && !pod.terminating);
+        let has_ended = matches!(pod.phase, Phase::Failed | Phase::Succeeded);
+        let created = pod.created.as_ref().filter(|_| has_ended && !pod.terminating);
         self.left(created, FAILED_FOR)
     }
 
@@ -143,6 +144,12 @@ impl WarmNode {
         let left = lasts - self.now.0.duration_since(since?.0);
         Duration::try_from(left).ok().filter(|left| !left.is_zero())
     }
+}
+
+/// Whether a volume would be served by it at once. The phase of a pod whose container crashes again and again is `Running`, too.
+pub fn is_ready(pod: &MountpointPod) -> bool {
+    let runs = pod.phase == Phase::Running && pod.start_failure.is_none();
+    runs && !pod.is_ending() && !pod.no_new_workload
 }
 
 /// Whether the scheduler finds no node with enough resources for a workload. Its message names no node, only how many nodes lack

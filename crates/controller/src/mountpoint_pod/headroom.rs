@@ -28,6 +28,7 @@ impl Blueprint {
         let Reservation { workload: WorkloadRef { namespace, name: workload, uid }, volume_name, volume } =
             reservation;
         let mut labels = self.flags.mountpoint_pod_labels.0.clone();
+        labels.extend(self.flags.headroom_pod_labels.0.clone());
         labels.insert(label::HEADROOM_FOR_POD.to_owned(), uid.clone());
         if volume_name.len() <= label::LONGEST_VALUE {
             labels.insert(label::HEADROOM_FOR_VOLUME.to_owned(), volume_name.to_owned());
@@ -170,6 +171,21 @@ mod tests {
         let (pod, _) = pods(&[], &"v".repeat(64), &[]);
         assert_eq!(pod["metadata"]["labels"].as_object().unwrap().len(), 1, "longer than a label's value");
         assert_eq!(pod["metadata"]["annotations"][annotation::HEADROOM_FOR_VOLUME], "v".repeat(64));
+    }
+
+    #[test]
+    fn its_labels_are_those_of_mountpoint_pods_then_its_own_and_last_the_drivers() {
+        let flags = [
+            "--mountpoint-pod-labels={\"team\":\"storage\",\"tier\":\"mounts\"}",
+            "--headroom-pod-labels={\"tier\":\"headroom\",\"s3.csi.scality.com/headroom-for-pod\":\"other\"}",
+        ];
+        let (headroom, mountpoint) = pods(&flags, "pv", &[]);
+        let labels = json!({
+            "s3.csi.scality.com/headroom-for-pod": "uid-1", "s3.csi.scality.com/headroom-for-volume": "pv",
+            "team": "storage", "tier": "headroom",
+        });
+        assert_eq!(headroom["metadata"]["labels"], labels);
+        assert_eq!(mountpoint["metadata"]["labels"]["tier"], "mounts");
     }
 
     #[test]

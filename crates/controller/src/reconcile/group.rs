@@ -32,11 +32,10 @@ impl Reconciler {
         let (mut group, waiting) = self.gather(&view, volume, suits_warm).await?;
         let claim = view.volume.as_ref().and_then(|volume| volume.claim.as_ref());
         let served = volume.map(|volume| Served { volume, claim });
-        let written = self.write(&mut group, served).await;
+        let written = self.write(&mut group, served, suits_warm).await;
         if group.upgrades {
             self.world().upgrading.remove(&view.key.node);
         }
-        self.count_warm(&group, &written.steps, suits_warm);
         self.report(name, &view, plan.as_ref(), &group, &waiting, &written).await;
         written.complete()?;
         let cache_lags = (group.gone.len() < view.suspects.len()).then_some(CACHE_LAG);
@@ -65,14 +64,15 @@ impl Reconciler {
         };
         waiting.retain(|workload| !detached.iter().any(|(uid, _)| *uid == workload.uid));
         let warm = Some(&view.key.node).filter(|_| suits_warm && !waiting.is_empty());
-        let warm = warm.and_then(|node| self.world().reserve_warm(node));
+        let now = Time(Timestamp::now());
+        let warm = warm.and_then(|node| self.world().reserve_warm(node, &now));
         let is_drivers = view.key.identity == Identity::Driver;
         let ending = view.workloads.iter().filter(|workload| workload.terminating);
         let version = self.writer.driver_version();
         let is_outdated = volume.is_some() && self.has_outdated(view);
         let group = Group {
             key: view.key.clone(),
-            now: Time(Timestamp::now()),
+            now,
             driver_version: version.to_owned(),
             attachments: view.attachments.clone(),
             waiting: waiting.iter().map(|workload| workload.uid.clone()).collect(),

@@ -15,7 +15,12 @@ use crate::warm::WarmNode;
 
 impl Reconciler {
     /// Decides and writes. If the warm pod can no longer be claimed, decides again without it, at once.
-    pub(super) async fn write(&self, group: &mut Group, served: Option<Served<'_>>) -> Written {
+    pub(super) async fn write(
+        &self,
+        group: &mut Group,
+        served: Option<Served<'_>>,
+        suits_warm: bool,
+    ) -> Written {
         let steps = group.decide();
         if steps.iter().any(Step::claims) {
             // Before the claim, whose place would else be filled at once.
@@ -24,9 +29,11 @@ impl Reconciler {
         let mut written = self.apply(steps, Some(&group.key), served).await;
         if let Some((Step::ClaimPod { .. }, StepError::Conflict { .. })) = &written.failed {
             self.metrics.warm(Warmth::Lost);
-            // It stays reserved until a watch shows what became of it.
+            // It stays reserved until a watch shows what became of it, or the reservation lapses.
             group.warm = None;
             written = self.apply(group.decide(), Some(&group.key), served).await;
+        } else {
+            self.count_warm(group, &written.steps, suits_warm);
         }
         if let Some(warm) = &group.warm {
             self.world().warm.release(&warm.name);
@@ -35,7 +42,7 @@ impl Reconciler {
     }
 
     /// Whether new pods could have been warm ones.
-    pub(super) fn count_warm(&self, group: &Group, steps: &[Step], suits_warm: bool) {
+    fn count_warm(&self, group: &Group, steps: &[Step], suits_warm: bool) {
         let mut world = self.world();
         if world.warm.is_off() {
             return;

@@ -20,7 +20,7 @@ impl World {
     /// without Mountpoint Pods and is not attached.
     pub fn detached(&self, group: &str) -> Vec<Detached> {
         let unnamed = self.pods_by_attachment.get(group).into_iter().flatten();
-        let unnamed = unnamed.filter(|name| !self.is_named(name) && !self.retiring.contains(*name));
+        let unnamed = unnamed.filter(|name| !self.is_named(name) && !self.held.contains(*name));
         let pods: Vec<&MountpointPod> =
             unnamed.filter_map(|name| self.pods.get(name)).filter(|pod| !pod.is_ending()).collect();
         let volume = pods.first().and_then(|pod| self.volumes.get(pod.volume_name.as_ref()?));
@@ -102,9 +102,9 @@ mod tests {
     #[test]
     fn nothing_comes_back_to_a_pod_that_is_leaving() {
         let (mut world, group) = world(false);
-        world.retiring.insert("mp".to_owned());
+        world.held.insert("mp".to_owned());
         assert!(world.detached(&group).is_empty());
-        world.retiring.clear();
+        world.held.clear();
         let leaving =
             MountpointPod { needs_unmount: true, resource_version: 2, ..mountpoint_pod("mp", &group, "w") };
         world.set_pod(leaving);

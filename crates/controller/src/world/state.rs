@@ -38,8 +38,8 @@ pub struct World {
     pub sole_writer_from: Option<Instant>,
     pub warm: WarmPods,
     pub headroom: HeadroomIndex,
-    /// Mountpoint Pods that a decision under way will mark or delete.
-    pub retiring: HashSet<String>,
+    /// Mountpoint Pods that a decision under way will mark, delete or claim.
+    pub held: HashSet<String>,
     /// Nodes on which a decision under way moves a mount to this version.
     pub upgrading: HashSet<String>,
     /// Of workloads whose service account was looked up.

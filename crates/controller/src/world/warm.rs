@@ -4,26 +4,24 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::state::{World, remove_from};
 use crate::key::Key;
-use crate::observed::{MountpointPod, Phase};
-use crate::warm::WarmNode;
+use crate::observed::MountpointPod;
+use crate::warm::{WarmNode, is_ready};
 
 impl World {
-    /// A warm pod of the node that runs. No other decision gets it until it is released or changed.
-    pub fn reserve_warm(&mut self, node: &str) -> Option<MountpointPod> {
-        let names = self.warm.by_node.get(node)?.iter().filter(|name| !self.warm.reserved.contains(*name));
-        let is_ready = |pod: &&MountpointPod| {
-            pod.phase == Phase::Running
-                && !pod.is_ending()
-                && !pod.no_new_workload
-                && pod.warm.as_ref().is_some_and(|warm| warm.shape == self.warm.shape)
-        };
-        let found = names.filter_map(|name| self.pods.get(name)).find(is_ready).cloned()?;
-        self.warm.reserved.insert(found.name.clone());
+    /// A warm pod of the node that is ready. No other decision gets it until it is released or changed.
+    pub fn reserve_warm(&mut self, node: &str, now: &Time) -> Option<MountpointPod> {
+        let names = self.warm.by_node.get(node)?.iter().filter(|name| !self.warm.is_reserved(name, now));
+        let is_of_shape =
+            |pod: &MountpointPod| pod.warm.as_ref().is_some_and(|warm| warm.shape == self.warm.shape);
+        let mut pods = names.filter_map(|name| self.pods.get(name));
+        let found = pods.find(|pod| is_ready(pod) && is_of_shape(pod)).cloned()?;
+        self.warm.reserved.insert(found.name.clone(), now.clone());
         Some(found)
     }
 
     pub fn warm_node(&mut self, node: &str, now: &Time) -> WarmNode {
-        if self.attachments.values().any(|attachment| attachment.spec.node_name == node) {
+        let is_known = self.nodes.contains(node);
+        if is_known && self.attachments.values().any(|attachment| attachment.spec.node_name == node) {
             self.warm.used.insert(node.to_owned(), now.clone());
         }
         let yields = self.warm.yielding.remove(node);
@@ -145,6 +143,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::observed::Phase;
     use crate::warm::PerNode;
     use crate::world::WarmPods;
     use crate::world::tests::{attachment, mountpoint_pod};
@@ -161,6 +160,7 @@ mod tests {
     fn world(pods: &[MountpointPod]) -> World {
         let warm = WarmPods::new(PerNode::Fixed(2), 3, "now".into());
         let mut world = World { warm, ..World::default() };
+        world.set_node("n".to_owned());
         for pod in pods {
             world.set_pod(pod.clone());
         }
@@ -171,18 +171,20 @@ mod tests {
     fn what_runs_and_is_of_the_current_shape_is_reserved_once() {
         let starting = MountpointPod { phase: Phase::Pending, ..pod("mp-1", "now") };
         let leaving = MountpointPod { terminating: true, ..pod("mp-2", "now") };
-        let mut world = world(&[starting, leaving, pod("mp-3", "before"), pod("mp-4", "now")]);
-        assert_eq!(world.reserve_warm("other"), None);
-        assert_eq!(world.reserve_warm("n").unwrap().name, "mp-4");
-        assert_eq!(world.reserve_warm("n"), None);
+        let crash = StartFailure { reason: "CrashLoopBackOff".into(), message: "exited".into() };
+        let crashing = MountpointPod { start_failure: Some(crash), ..pod("mp-0", "now") };
+        let pods = [crashing, starting, leaving, pod("mp-3", "before"), pod("mp-4", "now")];
+        let mut world = world(&pods);
+        assert_eq!(world.reserve_warm("other", &now()), None);
+        assert_eq!(world.reserve_warm("n", &now()).unwrap().name, "mp-4");
+        assert_eq!(world.reserve_warm("n", &now()), None);
         world.warm.release("mp-4");
-        assert_eq!(world.reserve_warm("n").unwrap().name, "mp-4");
+        assert_eq!(world.reserve_warm("n", &now()).unwrap().name, "mp-4");
         world.set_pod(MountpointPod { resource_version: 2, ..pod("mp-4", "now") });
-        assert_eq!(
-            world.reserve_warm("n").unwrap().resource_version,
-            2,
-            "what was tried in vain has changed"
-        );
+        let again = world.reserve_warm("n", &now()).unwrap();
+        assert_eq!(again.resource_version, 2, "what was tried in vain has changed");
+        let later = Time(now().0 + jiff::SignedDuration::from_mins(2));
+        assert_eq!(world.reserve_warm("n", &later).unwrap().name, "mp-4", "nothing is reserved for good");
     }
 
     #[test]

@@ -9,6 +9,9 @@ use crate::warm::PerNode;
 
 /// A claimed pod is replaced within seconds. If the next volume comes earlier, one pod is not enough.
 const BURST: SignedDuration = SignedDuration::from_mins(1);
+/// Longer than a claim takes. What could not be claimed is tried again after that: the API server, or a webhook that it asks, may
+/// have failed, which changes no pod.
+const RESERVED_FOR: SignedDuration = SignedDuration::from_mins(1);
 
 /// The policy of the installation, and what is remembered about nodes.
 #[derive(Debug)]
@@ -32,7 +35,7 @@ pub struct WarmPods {
     pub(super) crowded_out: HashSet<String>,
     pub(super) yielding: HashSet<String>,
     /// What a decision under way may claim, and what could not be claimed as it is.
-    pub(super) reserved: HashSet<String>,
+    pub(super) reserved: HashMap<String, Time>,
     /// How many are about to be created.
     pub(super) coming: usize,
 }
@@ -58,7 +61,7 @@ impl WarmPods {
             unplaced: HashMap::new(),
             crowded_out: HashSet::new(),
             yielding: HashSet::new(),
-            reserved: HashSet::new(),
+            reserved: HashMap::new(),
             coming: 0,
         }
     }
@@ -74,6 +77,11 @@ impl WarmPods {
 
     pub fn arrived(&mut self, number: usize) {
         self.coming -= number;
+    }
+
+    pub(super) fn is_reserved(&self, pod: &str, now: &Time) -> bool {
+        let since = self.reserved.get(pod);
+        since.is_some_and(|since| now.0.duration_since(since.0) < RESERVED_FOR)
     }
 
     pub fn release(&mut self, pod: &str) {

@@ -21,6 +21,7 @@ mod permissions;
 mod programs;
 mod random;
 mod readers;
+mod renames;
 mod requests;
 mod semantics;
 mod silence;

@@ -178,6 +178,43 @@ fn programs_that_keep_attributes_work_when_these_are_ignored() {
     assert_eq!(client.get("ignored", "cp/one").unwrap(), b"one");
 }
 
+/// They write another file and rename it.
+#[test]
+fn programs_that_rename_files_work_where_that_is_allowed() {
+    let folder = TempDir::new().unwrap();
+    let prepared = "cd \"$2\"; mkdir source; seq 1000 > source/one; seq 2000 > source/two
+        git init -q r; cd r; mkdir sub; seq 3000 > file; seq 100 > sub/file; git add .
+        git -c user.name=a -c user.email=a@b commit -q -m message";
+    assert!(run(PathBuf::new(), folder.path(), prepared).status.success());
+    let options = ["--allow-delete", "--allow-overwrite", "--rename-by-copy", "--ignore-attribute-changes"];
+    let (client, _pod, served) = served("renaming", &options);
+    for (name, script) in [
+        (
+            "mv",
+            "cp \"$2\"/source/one \"$1\"/a; mv \"$1\"/a \"$1\"/b; cp \"$2\"/source/two \"$1\"/c; mv \"$1\"/c \"$1\"/b",
+        ),
+        ("sed", "cp \"$2\"/source/* \"$1\"; sed -i s/1/x/ \"$1\"/one \"$1\"/two"),
+        (
+            "rsync",
+            "rsync -a \"$2\"/source/ \"$1\"/; seq 5 > \"$2\"/source/one; rsync -a \"$2\"/source/ \"$1\"/",
+        ),
+        ("bundle", "git -C \"$2\"/r bundle create -q \"$1\"/all --all"),
+        (
+            "clone",
+            "git clone -q --no-hardlinks \"$2\"/r \"$1\"/r; git -C \"$1\"/r fsck --no-progress; rm -rf \"$1\"/r/.git",
+        ),
+    ] {
+        let (on_mount, on_disk) = (served.path(name), folder.path().join(name));
+        for root in [&on_mount, &on_disk] {
+            let output = run(root.clone(), folder.path(), &format!("mkdir -p \"$1\"; {script}"));
+            assert!(output.status.success(), "{name}: {output:?}");
+        }
+        let same = run(on_mount, &on_disk, "diff -r \"$1\" \"$2\"");
+        assert!(same.status.success(), "{name}: {same:?}");
+        assert!(!client.objects("renaming", name).unwrap().is_empty(), "{name}");
+    }
+}
+
 #[test]
 fn folders_are_walked_and_copied_as_on_a_disk() {
     let folder = TempDir::new().unwrap();

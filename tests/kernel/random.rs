@@ -26,13 +26,13 @@ const FOLDERS: u64 = 3;
 const ACTORS: usize = 2;
 /// Steps that a failure shows.
 const SHOWN: usize = 100;
-const OPTIONS: [&str; 2] = ["--allow-delete", "--allow-overwrite"];
+const OPTIONS: [&str; 3] = ["--allow-delete", "--allow-overwrite", "--rename-by-copy"];
 /// One of them for each mount whose process dies and moves, and what all keys in the bucket begin with. Each pod has a cache of
 /// its own: the folder is below the one that it shares with the node.
 const VARIANTS: [(&[&str], &str); 3] = [
-    (&["--allow-delete", "--allow-overwrite", "--metadata-ttl=60", "--cache=cache"], ""),
+    (&["--allow-delete", "--allow-overwrite", "--rename-by-copy", "--metadata-ttl=60", "--cache=cache"], ""),
     (&OPTIONS, ""),
-    (&["--allow-delete", "--allow-overwrite", "--prefix=outer/"], "outer/"),
+    (&["--allow-delete", "--allow-overwrite", "--rename-by-copy", "--prefix=outer/"], "outer/"),
 ];
 /// Keeps the folder in the bucket when all its files are deleted.
 const KEEPER: &str = "keeper";

@@ -26,6 +26,8 @@ pub const EXCLUSIVE: &[(Opt, Opt)] = &[
     (Opt::NoLog, Opt::Debug),
     (Opt::NoLog, Opt::DebugCrt),
     (Opt::NoLog, Opt::LogMetrics),
+    // The S3 client copies objects without asking for their encryption.
+    (Opt::RenameByCopy, Opt::Sse),
 ];
 
 /// The first has an effect only with the second.
@@ -33,6 +35,8 @@ const NEEDS: &[(Opt, Opt)] = &[
     (Opt::SseKmsKeyId, Opt::Sse),
     (Opt::MaxCacheSize, Opt::Cache),
     (Opt::OtlpExportInterval, Opt::OtlpEndpoint),
+    // A renamed file is deleted under its old name.
+    (Opt::RenameByCopy, Opt::AllowDelete),
 ];
 
 /// Each names the option, what is wrong and the remedy.
@@ -124,6 +128,11 @@ mod tests {
             (&["sse=AES256", "sse-kms-key-id=arn:aws:kms:eu-1:1:key/k"], "cannot be used with `sse=AES256`"),
             (&["sse-kms-key-id=arn:aws:kms:eu-1:1:key/k"], "no effect without `sse`"),
             (&["max-cache-size=5"], "no effect without `cache`"),
+            (&["rename-by-copy"], "`rename-by-copy` has no effect without `allow-delete`"),
+            (
+                &["rename-by-copy", "allow-delete", "sse=AES256"],
+                "`rename-by-copy` and `sse` are mutually exclusive",
+            ),
             (&["ca-bundle="], "invalid mount option `ca-bundle` \"\""),
             (&["ca-bundle=/etc/passwd"], "a file below /etc/s3-csi/authority"),
             (&["region=a.example/#"], "invalid mount option `region` \"a.example/#\": regions have"),
@@ -144,7 +153,15 @@ mod tests {
     #[test]
     fn what_can_be_is_accepted() {
         for options in [
-            &["allow-delete", "prefix some/", "uid=1", "gid=4294967295", "dir-mode 0770", "file-mode=7"][..],
+            &[
+                "allow-delete",
+                "rename-by-copy",
+                "prefix some/",
+                "uid=1",
+                "gid=4294967295",
+                "dir-mode 0770",
+                "file-mode=7",
+            ][..],
             &[
                 "cache /tmp/x",
                 "cache",

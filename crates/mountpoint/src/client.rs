@@ -45,12 +45,21 @@ impl Recipe {
     }
 }
 
+/// How files are renamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Renames {
+    Refused,
+    /// With two requests, a copy and a deletion.
+    ByCopy,
+    /// Servers that do not know `RenameObject` mistake it for an upload of an empty object: the source stays, the
+    /// destination is emptied, and the response is success. Only directory buckets are sure to know it.
+    ByServer,
+}
+
 /// What may be done to existing objects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rights {
-    /// Servers that do not know `RenameObject` mistake it for an upload of an empty object: the source stays, the
-    /// destination is emptied, and the response is success. Only directory buckets are sure to know it.
-    pub(crate) rename: bool,
+    pub(crate) renames: Renames,
     /// Without it, an object that another client created since it was looked up is not replaced. Only the server can
     /// check that, with `If-None-Match`.
     pub(crate) overwrite: bool,
@@ -133,7 +142,11 @@ impl Client {
 
     /// `None` for directory buckets, which are not listed in the order of names.
     pub(crate) fn listings(&self) -> Option<&Listings> {
-        (!self.0.rights.rename).then_some(&self.0.listings)
+        (self.0.rights.renames != Renames::ByServer).then_some(&self.0.listings)
+    }
+
+    pub(crate) fn renames(&self) -> Renames {
+        self.0.rights.renames
     }
 
     pub(crate) fn fetches_exactly(&self) -> bool {

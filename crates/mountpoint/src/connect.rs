@@ -20,7 +20,7 @@ use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
 use crate::abort::Aborting;
-use crate::client::{Client, ClientError, Recipe, Rights, Savings, Seen};
+use crate::client::{Client, ClientError, Recipe, Renames, Rights, Savings, Seen};
 use crate::credentials::{Source, stamp};
 use crate::diagnose::Route;
 use crate::memory;
@@ -197,8 +197,12 @@ impl<'a> Server<'a> {
         let Self { options, path, url, ca_bundle, source, .. } = self;
         let Regional { region, endpoint, recipe, first, seen, .. } = regional;
         let personality = personality(options, &path, &endpoint, url.as_deref())?;
-        let rights =
-            Rights { rename: personality.supports_rename_object(), overwrite: options.allow_overwrite };
+        let renames = match options.rename_by_copy {
+            _ if personality.supports_rename_object() => Renames::ByServer,
+            true => Renames::ByCopy,
+            false => Renames::Refused,
+        };
+        let rights = Rights { renames, overwrite: options.allow_overwrite };
         let savings = Savings {
             single_put: !options.library_front,
             first_reads,

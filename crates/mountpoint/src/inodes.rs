@@ -2,6 +2,7 @@
 //! written here can be opened again to be continued, whatever else the mount's options allow.
 
 mod metablock;
+mod rename;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -16,6 +17,8 @@ use mountpoint_s3_fs::metablock::{
 };
 use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
+
+pub(crate) use self::rename::repeated;
 
 use crate::changes::Changes;
 use crate::client::Client;
@@ -219,7 +222,8 @@ impl<M: Metablock> Inodes<M> {
             opened => (opened?, library),
         };
         let stat = handle.lookup.stat();
-        if stat.etag.as_deref() == Some(object.etag.as_str()) {
+        let is_renamed = handle.lookup.s3_location()?.full_key().as_ref() != object.key;
+        if !is_renamed && stat.etag.as_deref() == Some(object.etag.as_str()) {
             self.uploads.begin_continuation(fh, ino, object, stat.size);
             return Ok(renumbered_handle(handle, ino));
         }

@@ -2,6 +2,7 @@
 //! the listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
 //! there is to know about up to a thousand files, where each lookup takes two.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -70,9 +71,18 @@ pub(crate) struct Due {
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     folder: u64,
-    /// Only this page of it.
-    page: Option<Due>,
+    part: Part,
     answered: Answered,
+}
+
+/// What is listed of a folder.
+#[derive(Clone, Debug)]
+enum Part {
+    Everything,
+    /// The page with this continuation token.
+    Page(Option<String>),
+    /// What begins with this name, in one page. The name itself is the first of them.
+    Name(String),
 }
 
 /// The answer whose entries a listing returns, once there is one.
@@ -103,7 +113,7 @@ thread_local! {
 
 /// Lists a folder through the library.
 pub(crate) async fn listing<T>(folder: u64, answered: Answered, list: impl Future<Output = T>) -> T {
-    scoped(&LISTED, &Listed { folder, page: None, answered }, list).await
+    scoped(&LISTED, &Listed { folder, part: Part::Everything, answered }, list).await
 }
 
 /// Inside of [`listing`], the folder.
@@ -114,12 +124,21 @@ pub(crate) fn listed() -> Option<Listed> {
 impl Listed {
     /// The token of the request, where the library wants the page of another one or the first.
     pub(crate) fn token<'a>(&'a self, wanted: Option<&'a str>) -> Option<&'a str> {
-        wanted.or_else(|| self.page.as_ref()?.token.as_deref())
+        let Part::Page(token) = &self.part else { return wanted };
+        wanted.or(token.as_deref())
+    }
+
+    /// The prefix of the keys that are asked for, of those with the prefix of the folder.
+    pub(crate) fn prefix<'a>(&self, folder: &'a str) -> Cow<'a, str> {
+        match &self.part {
+            Part::Name(name) => Cow::Owned(format!("{folder}{name}")),
+            Part::Everything | Part::Page(_) => Cow::Borrowed(folder),
+        }
     }
 
     /// The library must not ask for the page after this one.
     pub(crate) fn is_one_page(&self) -> bool {
-        self.page.is_some()
+        !matches!(self.part, Part::Everything)
     }
 
     pub(crate) fn note_answer(&self, asked: Instant, prefix: &str) {
@@ -140,6 +159,9 @@ impl Listings {
         page: &ListObjectsResult,
         asked: Instant,
     ) {
+        if matches!(listed.part, Part::Name(_)) {
+            return;
+        }
         let objects = page.objects.iter().map(|object| object.key.as_str());
         let folders = page.common_prefixes.iter().map(|folder| folder.trim_end_matches('/'));
         let names = objects.chain(folders).filter_map(|key| key.strip_prefix(prefix));
@@ -246,16 +268,30 @@ pub(crate) async fn renew(
     due: Due,
     learned: impl Fn(&str, &Answered) + Send + Sync,
 ) -> Result<(), InodeError> {
-    let folder = due.folder;
+    list_part(library, due.folder, Part::Page(due.token), learned).await
+}
+
+/// Makes the library learn of a name that it takes for missing.
+pub(crate) async fn list_name(library: &impl Metablock, folder: u64, name: &str) -> Result<(), InodeError> {
+    list_part(library, folder, Part::Name(name.to_owned()), |_, _| {}).await
+}
+
+async fn list_part(
+    library: &impl Metablock,
+    folder: u64,
+    part: Part,
+    learned: impl Fn(&str, &Answered) + Send + Sync,
+) -> Result<(), InodeError> {
     let handle = library.new_readdir_handle(folder).await?;
-    let listed = Listed { folder, page: Some(due), answered: Answered::default() };
+    let listed = Listed { folder, part, answered: Answered::default() };
     let learn = Box::new(|_, name: std::ffi::OsString, _, _| {
         learned(&name.to_string_lossy(), &listed.answered);
         AddDirEntryResult::EntryAdded
     });
-    let renewed = scoped(&LISTED, &listed, library.readdir(folder, handle, 0, false, learn)).await;
+    let list = library.readdir(folder, handle, 0, false, learn);
+    let done = scoped(&LISTED, &listed, list).await;
     library.releasedir(handle).await?;
-    renewed
+    done
 }
 
 #[cfg(test)]

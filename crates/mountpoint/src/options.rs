@@ -93,6 +93,9 @@ pub(crate) struct Options {
     /// Allow files to be overwritten
     #[arg(long, help_heading = "Mount")]
     pub(crate) allow_overwrite: bool,
+    /// Rename files by copying their objects and deleting the old ones
+    #[arg(long, requires = "allow_delete", conflicts_with = "sse", help_heading = "Mount")]
+    pub(crate) rename_by_copy: bool,
     /// Accept changes of mode, owner and times without effect, instead of refusing them
     #[arg(long, help_heading = "Mount")]
     pub(crate) ignore_attribute_changes: bool,

@@ -98,7 +98,10 @@ fn with_name(random: &mut Random, folder: &Folder, actor: usize, file: Id) -> St
         0..55 => Step::Read { name },
         55..65 => Step::List,
         65..73 => Step::Remove { name },
-        73..76 => Step::Rename { name, to: "d".to_owned() },
+        73..76 => {
+            let to = (*random.of(&NAMES)).to_owned();
+            Step::Rename { to: if to == name { "d".to_owned() } else { to }, name }
+        }
         79.. if !random.may_interfere(folder, &name) => Step::Read { name },
         76..79 => Step::Truncate { name, length: u64::try_from(random.below(5)).unwrap() },
         79..91 => Step::PutElsewhere { name, content: random.content() },

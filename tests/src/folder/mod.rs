@@ -86,7 +86,7 @@ impl Folder {
             Step::Read { name } => self.read(name, outcome, after)?,
             Step::List => self.list(outcome)?,
             Step::Remove { name } => self.remove(name, outcome)?,
-            Step::Rename { .. } => require(outcome.failed(), "renames are refused")?,
+            Step::Rename { name, to } => self.rename(name, to, outcome)?,
             Step::Truncate { .. } => {
                 require(outcome.failed(), "a file is not opened for writing without truncating it")?;
             }
@@ -271,6 +271,23 @@ impl Folder {
         require(!clear || self.objects.contains_key(name), "there is no such file")?;
         self.objects.remove(name);
         self.disturb(name);
+        Ok(())
+    }
+
+    fn rename(&mut self, name: &str, to: &str, outcome: &Outcome) -> Verdict {
+        let clear = ![name, to].iter().any(|name| self.disturbed.contains(*name));
+        let is_written = [name, to].iter().any(|name| self.writers_of(name).any(Writer::is_due));
+        if outcome.failed() {
+            let right = !clear
+                || (outcome.is_error(Errno::PERM) && is_written)
+                || (outcome.is_error(Errno::NOENT) && !self.objects.contains_key(name));
+            return require(right, "the file can be renamed");
+        }
+        require(!clear || !is_written, "another program is writing one of these files")?;
+        let content = self.objects.remove(name).ok_or("there is no such file")?;
+        self.disturb(name);
+        self.disturb(to);
+        self.put(to, content);
         Ok(())
     }
 }

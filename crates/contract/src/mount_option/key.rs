@@ -38,6 +38,7 @@ pub enum MountOption {
     ReadOnly,
     AllowDelete,
     AllowOverwrite,
+    RenameByCopy,
     IgnoreAttributeChanges,
     AllowRoot,
     AllowOther,
@@ -93,6 +94,7 @@ impl MountOption {
             | Self::ReadOnly
             | Self::AllowDelete
             | Self::AllowOverwrite
+            | Self::RenameByCopy
             | Self::IgnoreAttributeChanges
             | Self::AllowRoot
             | Self::AllowOther

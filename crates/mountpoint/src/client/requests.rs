@@ -1,5 +1,6 @@
 //! The requests that the library sends.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use mountpoint_s3_client::types::{
 use mountpoint_s3_client::{ObjectClient, S3CrtClient, S3RequestError};
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 
-use super::Client;
+use super::{Client, Renames};
 use crate::listings::listed;
 use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::server_timeout::Answer;
@@ -84,8 +85,9 @@ impl ObjectClient for Client {
         // token would make them find nothing.
         let (listed, asked) = (listed().filter(|_| max_keys > 1), Instant::now());
         let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
+        let keys = listed.as_ref().map_or(Cow::Borrowed(prefix), |listed| listed.prefix(prefix));
         let client = self.get();
-        let request = client.list_objects(bucket, token, delimiter, max_keys, prefix);
+        let request = client.list_objects(bucket, token, delimiter, max_keys, &keys);
         let mut answer = self.answer(request).await;
         if let (Some(listed), Ok(page)) = (&listed, &mut answer) {
             listed.note_answer(asked, prefix);
@@ -159,10 +161,13 @@ impl ObjectClient for Client {
         destination: &str,
         params: &RenameObjectParams,
     ) -> Answer<RenameObjectResult, RenameObjectError> {
-        if self.0.rights.rename {
-            self.answer(self.get().rename_object(bucket, source, destination, params)).await
-        } else {
-            Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
+        match self.0.rights.renames {
+            Renames::ByServer => {
+                self.answer(self.get().rename_object(bucket, source, destination, params)).await
+            }
+            Renames::ByCopy | Renames::Refused => {
+                Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ use super::replies::{
     Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
     opened, statfs, written,
 };
+use crate::inodes::repeated;
 
 /// The library's metrics are made of spans with this target and these names.
 macro_rules! span {
@@ -303,10 +304,15 @@ impl Filesystem for FuseFilesystem {
         reply: ReplyEmpty,
     ) {
         let origin = admit!(self, request, reply);
-        let (files, name, new_name) = (self.files(), name.to_owned(), new_name.to_owned());
+        let (open_files, name, new_name) = (self.open_files(), name.to_owned(), new_name.to_owned());
         let span = span!("rename", request, ino = parent, wanted = ?name);
         let handler = async move {
-            match files.rename(parent, &name, new_parent, &new_name, flags.into()).await {
+            open_files.reopen_named(parent, &name).await;
+            open_files.reopen_named(new_parent, &new_name).await;
+            let files = &open_files.storage.files;
+            let rename = files.rename(parent, &name, new_parent, &new_name, flags.into());
+            let renamed = if origin.is_repeated { repeated(rename).await } else { rename.await };
+            match renamed {
                 Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
                     let moved = files.lookup(new_parent, &new_name).await?;
                     files.forget(moved.attr.ino, 1).await;

@@ -14,6 +14,7 @@ use mountpoint_s3_fs::metablock::{
 use time::OffsetDateTime;
 
 use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle};
+use crate::client::Renames;
 use crate::journal::Version;
 use crate::listings::{Answered, listing};
 use crate::opening::{confirm_name, confirmed, looked_up_again};
@@ -230,8 +231,14 @@ impl<M: Metablock> Metablock for Inodes<M> {
         new_name: &OsStr,
         allow_overwrite: bool,
     ) -> Result<(), InodeError> {
+        self.remake_locals(parent, Some(name)).await;
+        self.remake_locals(new_parent, Some(new_name)).await;
         let (from, to) = (self.number(parent).await?, self.number(new_parent).await?);
-        self.library.rename(from, name, to, new_name, allow_overwrite).await?;
+        if self.client.renames() == Renames::ByCopy {
+            self.rename_by_copy((from, name), (to, new_name), allow_overwrite).await?;
+        } else {
+            self.library.rename(from, name, to, new_name, allow_overwrite).await?;
+        }
         self.numbers.renamed(parent, &name.to_string_lossy(), new_parent, &new_name.to_string_lossy());
         Ok(())
     }

@@ -120,9 +120,12 @@ fn what_is_learned_for_lookups_is_bounded() {
 
 #[test]
 fn a_program_lists_page_after_page_and_a_page_alone_ends_with_itself() {
-    let listed = |page| Listed { folder: 1, page, answered: Answered::default() };
-    assert_eq!(listed(None).token(Some("next")), Some("next"));
-    assert!(listed(None).token(None).is_none() && !listed(None).is_one_page());
-    let one = listed(Some(page(Some("this"))));
-    assert!(one.token(None) == Some("this") && one.is_one_page());
+    let listed = |part| Listed { folder: 1, part, answered: Answered::default() };
+    let everything = listed(Part::Everything);
+    assert_eq!(everything.token(Some("next")), Some("next"));
+    assert!(everything.token(None).is_none() && !everything.is_one_page());
+    let one = listed(Part::Page(Some("this".into())));
+    assert!(one.token(None) == Some("this") && one.prefix("folder/") == "folder/" && one.is_one_page());
+    let name = listed(Part::Name("new".into()));
+    assert!(name.token(None).is_none() && name.prefix("folder/") == "folder/new" && name.is_one_page());
 }

@@ -1,0 +1,156 @@
+//! A file is renamed on servers that cannot do it: its object is copied, and deleted under the old name once the copy is
+//! complete. Whatever fails in between leaves both.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::time::Instant;
+
+use mountpoint_s3_client::error::{CopyObjectError, HeadObjectError, ObjectClientError, RenameObjectError};
+use mountpoint_s3_client::types::{CopyObjectParams, ETag, HeadObjectParams, HeadObjectResult};
+use mountpoint_s3_client::{ObjectClient as _, S3RequestError};
+use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, Lookup, Metablock};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use thiserror::Error;
+
+use super::Inodes;
+use crate::journal::Version;
+use crate::listings::list_name;
+use crate::opening::confirm_name;
+use crate::scoped::scoped;
+
+/// In the name of the source, which is a header: the unreserved characters of RFC 3986, and slashes.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// A name in a directory, which is the library's inode.
+type Place<'a> = (InodeNo, &'a OsStr);
+
+#[derive(Debug, Error)]
+#[error("another client has changed the object while it was copied; both names are kept")]
+struct ChangedMeanwhile;
+
+thread_local! {
+    static REPEATED: RefCell<Option<()>> = const { RefCell::new(None) };
+}
+
+/// Renames through the library what a mount process has perhaps begun to rename that died.
+pub(crate) async fn repeated<T>(rename: impl Future<Output = T>) -> T {
+    scoped(&REPEATED, &(), rename).await
+}
+
+impl<M: Metablock> Inodes<M> {
+    pub(super) async fn rename_by_copy(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        replaces: bool,
+    ) -> Result<(), InodeError> {
+        let is_repeated = REPEATED.with_borrow(Option::is_some);
+        let source = self.find(from).await?;
+        let existing = match self.find(to).await {
+            Ok(existing) => Some(existing),
+            Err(InodeError::FileDoesNotExist(..)) => None,
+            Err(error) => return Err(error),
+        };
+        let directory = self.library.getattr(to.0, false).await?;
+        let name = to.1.to_string_lossy();
+        let (old_key, new_key) = (key(&source)?, format!("{}{name}", key(&directory)?));
+        if source.kind() == InodeKind::Directory {
+            return Err(InodeError::CannotRenameDirectory(source.inode_err()));
+        }
+        self.refuse_while_writing(&source, &old_key)?;
+        if let Some(existing) = &existing {
+            if existing.kind() == InodeKind::Directory {
+                return Err(InodeError::IsDirectory(existing.inode_err()));
+            }
+            self.refuse_while_writing(existing, &new_key)?;
+            let is_copied = is_repeated && existing.stat().etag == source.stat().etag;
+            if !replaces && !is_copied {
+                return Err(InodeError::RenameDestinationExists {
+                    dest_key: new_key,
+                    src_inode: source.inode_err(),
+                });
+            }
+        }
+        let version = self.copy(&source, &old_key, &new_key).await?;
+        // The kernel looked the name up, so that the library may still take it for missing.
+        list_name(&self.library, to.0, &name).await?;
+        let renamed = self.library.lookup(to.0, to.1).await?;
+        let deleted = self.library.unlink(from.0, from.1).await;
+        if deleted.is_err() {
+            self.library.forget(renamed.ino(), 1).await;
+        }
+        deleted?;
+        let now = Instant::now();
+        for key in [old_key, new_key] {
+            self.changes.note(key, now);
+        }
+        // The kernel knows the file by the same number as before.
+        let ino = self.numbers.of_library(source.ino());
+        let forgotten = self.numbers.replace(ino, renamed.ino()).unwrap_or((renamed.ino(), 1));
+        self.library.forget(forgotten.0, forgotten.1).await;
+        self.numbers.uploaded(ino, version);
+        Ok(())
+    }
+
+    /// What the name stands for now.
+    async fn find(&self, (directory, name): Place<'_>) -> Result<Lookup, InodeError> {
+        if self.confirms {
+            confirm_name(&self.library, directory, name).await?;
+        }
+        let found = self.library.lookup(directory, name).await?;
+        self.library.forget(found.ino(), 1).await;
+        Ok(found)
+    }
+
+    /// A published file may still be open: the kernel reports the end of an open file after `close` has returned.
+    fn refuse_while_writing(&self, file: &Lookup, key: &str) -> Result<(), InodeError> {
+        if file.stat().etag.is_none() || self.uploads.writes_object(key) {
+            return Err(InodeError::RenameNotPermittedWhileWriting(file.inode_err()));
+        }
+        Ok(())
+    }
+
+    /// Returns once the copy is complete, if it is one of what the source still is.
+    async fn copy(&self, source: &Lookup, from: &str, to: &str) -> Result<Version, InodeError> {
+        let bucket = source.s3_location()?.bucket_name();
+        let before = self.head(bucket, from).await?;
+        let params = CopyObjectParams::new();
+        let copied = self.client.copy_object(bucket, &escaped(from), bucket, to, &params).await;
+        copied
+            .map_err(|error| InodeError::client_error(described(error), "CopyObject failed", bucket, from))?;
+        let (copy, after) = futures::try_join!(self.head(bucket, to), self.head(bucket, from))?;
+        if copy.size != before.size || after.etag != before.etag {
+            let changed = S3RequestError::InternalError(Box::new(ChangedMeanwhile));
+            let changed = ObjectClientError::<HeadObjectError, _>::ClientError(changed);
+            return Err(InodeError::client_error(changed, "cannot rename", bucket, from));
+        }
+        Ok(Version::of(Some(ETag::as_str(&copy.etag))))
+    }
+
+    async fn head(&self, bucket: &str, key: &str) -> Result<HeadObjectResult, InodeError> {
+        let head = self.client.head_object(bucket, key, &HeadObjectParams::new()).await;
+        head.map_err(|error| InodeError::client_error(error, "HeadObject failed", bucket, key))
+    }
+}
+
+fn key(found: &Lookup) -> Result<String, InodeError> {
+    Ok(found.s3_location()?.full_key().to_string())
+}
+
+/// As an error with which the library can describe a request.
+fn described(
+    error: ObjectClientError<CopyObjectError, S3RequestError>,
+) -> ObjectClientError<RenameObjectError, S3RequestError> {
+    match error {
+        ObjectClientError::ClientError(error) => ObjectClientError::ClientError(error),
+        ObjectClientError::ServiceError(CopyObjectError::NotFound) => {
+            ObjectClientError::ServiceError(RenameObjectError::KeyNotFound)
+        }
+        ObjectClientError::ServiceError(_) => ObjectClientError::ServiceError(RenameObjectError::BadRequest),
+    }
+}
+
+/// The S3 client does not escape it.
+fn escaped(key: &str) -> String {
+    utf8_percent_encode(key, ESCAPED).to_string()
+}

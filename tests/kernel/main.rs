@@ -1,5 +1,6 @@
 //! Real mounts in a namespace of their own, which takes everything that is left behind with it.
 
+mod continued;
 mod credentials;
 mod encryption;
 mod failures;

@@ -3,6 +3,7 @@
 
 mod metablock;
 mod rename;
+pub(crate) mod repeated;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -18,8 +19,6 @@ use mountpoint_s3_fs::metablock::{
 use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
 
-pub(crate) use self::rename::repeated;
-
 use crate::changes::Changes;
 use crate::client::Client;
 use crate::journal::Version;
@@ -28,6 +27,9 @@ use crate::numbers::{Entry, Meaning, Numbers, ROOT};
 use crate::opening::confirm_name;
 use crate::outdated::{KNOWN_FOR, Outdated};
 use crate::uploads::{Again, Published, ReadObject, Uploads};
+
+/// More than programs open for reading in the microseconds between two attempts to open a file for writing.
+const MOST_READERS_IN_THE_WAY: u32 = 1000;
 
 pub(crate) struct Inodes<M> {
     library: M,
@@ -175,19 +177,35 @@ impl<M: Metablock> Inodes<M> {
         flags: OpenFlags,
         limiter: Option<&WriteHandleLimiter>,
     ) -> Result<NewHandle, InodeError> {
-        let library = self.number_to_write(ino).await?;
+        let library = self.number(ino).await?;
         let mode = WriteMode { allow_overwrite: true, incremental_upload: false };
-        self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await
+        self.open_past_readers(library, ino, fh, (&mode, flags), limiter).await
     }
 
     /// The library refuses a writer while a file is being read. Those that were open before have to go on: their readers keep
-    /// the object that they opened, and get ESTALE if they need more of it than was fetched.
-    async fn number_to_write(&self, ino: InodeNo) -> Result<InodeNo, InodeError> {
-        let library = self.number(ino).await?;
-        for reader in self.uploads.readers(ino) {
-            self.library.flush_reader(library, reader).await?;
+    /// the object that they opened, and get ESTALE if they need more of it than was fetched. A program that opens the file for
+    /// reading while the library asks the server is in the way again; without a request in between, hardly any is.
+    async fn open_past_readers(
+        &self,
+        library: InodeNo,
+        ino: InodeNo,
+        fh: u64,
+        (mode, flags): (&WriteMode, OpenFlags),
+        limiter: Option<&WriteHandleLimiter>,
+    ) -> Result<NewHandle, InodeError> {
+        let mut asking = self.asking(flags);
+        for _ in 0..MOST_READERS_IN_THE_WAY {
+            for reader in self.uploads.readers(ino) {
+                self.library.flush_reader(library, reader).await?;
+            }
+            match self.library.open_handle(library, fh, mode, asking, limiter).await {
+                Err(InodeError::InodeNotWritableWhileReading(_)) => asking = flags,
+                opened => return opened,
+            }
+            // The reader may be about to be noted by the thread that opened it.
+            std::thread::yield_now();
         }
-        Ok(library)
+        self.library.open_handle(library, fh, mode, flags, limiter).await
     }
 
     /// A listing that the server answered before the file was published, and that arrives afterwards, makes the library take
@@ -200,24 +218,22 @@ impl<M: Metablock> Inodes<M> {
         flags: OpenFlags,
         limiter: Option<&WriteHandleLimiter>,
     ) -> Result<NewHandle, InodeError> {
-        let library = self.number_to_write(ino).await?;
+        let library = self.number(ino).await?;
         // With `incremental_upload`, the library keeps the size of the file, which it would else set to zero meanwhile.
         let mode = WriteMode { allow_overwrite: true, incremental_upload: true };
         let open =
-            async |library| self.library.open_handle(library, fh, &mode, self.asking(flags), limiter).await;
-        let (handle, number) = match open(library).await {
+            async |library, ino| self.open_past_readers(library, ino, fh, (&mode, flags), limiter).await;
+        let (handle, number) = match open(library, ino).await {
             Err(InodeError::StaleInode { old_inode, remote_key, new_inode }) => {
                 let is_ours = |etag: &str| etag == object.etag.as_str();
                 let Some(found) = self.look_up_ours(&old_inode.key, is_ours).await else {
                     return Err(InodeError::StaleInode { old_inode, remote_key, new_inode });
                 };
-                for reader in self.uploads.readers(self.numbers.of_library(found.ino())) {
-                    self.library.flush_reader(found.ino(), reader).await?;
-                }
+                let known_as = self.numbers.of_library(found.ino());
                 if let Some((replaced, lookups)) = self.numbers.replace(ino, found.ino()) {
                     self.library.forget(replaced, lookups).await;
                 }
-                (open(found.ino()).await?, found.ino())
+                (open(found.ino(), known_as).await?, found.ino())
             }
             opened => (opened?, library),
         };

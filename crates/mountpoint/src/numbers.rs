@@ -227,6 +227,13 @@ impl Numbers {
         named.and_then(|ino| state.inherited.get(ino)).is_some_and(|node| node.is_local)
     }
 
+    /// Whether a predecessor knew the name as this version of an object.
+    pub(crate) fn is_version(&self, parent: u64, name: &OsStr, version: Version) -> bool {
+        let state = self.state();
+        let named = name.to_str().and_then(|name| state.inherited.named(parent, name));
+        named.and_then(|ino| state.inherited.get(ino)).is_some_and(|node| node.version == version)
+    }
+
     /// What the library has to forget: an inode, and how often.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) -> Option<(u64, u64)> {
         if ino == ROOT {

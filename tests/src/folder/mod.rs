@@ -32,6 +32,9 @@ pub struct Folder {
     disturbed: BTreeSet<String>,
     /// Names that another client has deleted, and that the kernel may still know.
     deleted: BTreeSet<String>,
+    /// Names whose objects another client has put there. If a mount process dies while it removes or renames one, its successor
+    /// cannot know whether the object came later, and leaves it.
+    replaced: BTreeSet<String>,
 }
 
 fn require(condition: bool, otherwise: &str) -> Verdict {
@@ -86,13 +89,14 @@ impl Folder {
             Step::Read { name } => self.read(name, outcome, after)?,
             Step::List => self.list(outcome)?,
             Step::Remove { name } => self.remove(name, outcome)?,
-            Step::Rename { name, to } => self.rename(name, to, outcome)?,
+            Step::Rename { name, to } => self.rename(name, to, outcome, after)?,
             Step::Truncate { .. } => {
                 require(outcome.failed(), "a file is not opened for writing without truncating it")?;
             }
             Step::PutElsewhere { name, content } => {
                 self.objects.insert(name.clone(), content.0.clone());
                 self.deleted.remove(name);
+                self.replaced.insert(name.clone());
                 self.disturb(name);
             }
             Step::DeleteElsewhere { name } => {
@@ -190,6 +194,7 @@ impl Folder {
             }
         }
         self.objects.insert(name.to_owned(), content);
+        self.replaced.remove(name);
     }
 
     fn open(
@@ -264,7 +269,8 @@ impl Folder {
             let missing = !self.objects.contains_key(name) && !is_written;
             let right = !clear
                 || (outcome.is_error(Errno::PERM) && is_written)
-                || (outcome.is_error(Errno::NOENT) && missing);
+                || (outcome.is_error(Errno::NOENT) && missing)
+                || (outcome.is_error(Errno::IO) && self.replaced.contains(name));
             return require(right, "the file can be deleted");
         }
         require(!clear || !is_written, "another program is writing this file")?;
@@ -274,13 +280,22 @@ impl Folder {
         Ok(())
     }
 
-    fn rename(&mut self, name: &str, to: &str, outcome: &Outcome) -> Verdict {
+    fn rename(&mut self, name: &str, to: &str, outcome: &Outcome, after: &Objects) -> Verdict {
         let clear = ![name, to].iter().any(|name| self.disturbed.contains(*name));
         let is_written = [name, to].iter().any(|name| self.writers_of(name).any(Writer::is_due));
         if outcome.failed() {
             let right = !clear
                 || (outcome.is_error(Errno::PERM) && is_written)
-                || (outcome.is_error(Errno::NOENT) && !self.objects.contains_key(name));
+                || (outcome.is_error(Errno::NOENT) && !self.objects.contains_key(name))
+                || (outcome.is_error(Errno::IO) && self.replaced.contains(name));
+            // What fails after the copy leaves both.
+            if outcome.is_error(Errno::IO)
+                && after.get(to) == self.objects.get(name)
+                && let Some(content) = self.objects.get(name).cloned()
+            {
+                self.disturb(to);
+                self.put(to, content);
+            }
             return require(right, "the file can be renamed");
         }
         require(!clear || !is_written, "another program is writing one of these files")?;

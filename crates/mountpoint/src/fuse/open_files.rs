@@ -254,7 +254,7 @@ impl OpenFiles {
 
     /// Called when the last upload has ended, because a successor does not complete the upload of a file that is not open.
     /// The record comes before the spool goes: otherwise a successor would find a file that nothing was written to.
-    fn forget(&self, fh: u64) {
+    pub(super) fn forget(&self, fh: u64) {
         // If it was released twice at the same time, only one finds it.
         if let Ok(handle) = self.handles.remove(fh) {
             self.storage.journal.record(&Record::Closed(fh));

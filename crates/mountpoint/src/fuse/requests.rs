@@ -19,7 +19,7 @@ use super::replies::{
     Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
     opened, statfs, written,
 };
-use crate::inodes::repeated;
+use crate::inodes::repeated::repeated;
 
 /// The library's metrics are made of spans with this target and these names.
 macro_rules! span {
@@ -31,12 +31,15 @@ macro_rules! span {
     };
 }
 
-/// Where the request comes from. One that mount processes have died of is refused.
+/// Where the request comes from. One that mount processes have died of is refused, after what has to be done all the same.
 macro_rules! admit {
-    ($front:expr, $request:expr, $reply:expr) => {
+    ($front:expr, $request:expr, $reply:expr $(, $otherwise:expr)?) => {
         match $front.repetitions.admit($request) {
             Ok(origin) => origin,
-            Err(failure) => return $reply.error(log_failure(&failure)),
+            Err(failure) => {
+                $($otherwise;)?
+                return $reply.error(log_failure(&failure));
+            }
         }
     };
 }
@@ -190,8 +193,8 @@ impl Filesystem for FuseFilesystem {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
-        let origin = admit!(self, request, reply);
         let open_files = self.open_files();
+        let origin = admit!(self, request, reply, open_files.forget(fh));
         let handler = async move { open_files.release(ino, fh, flags, origin).await };
         self.answer(span!("release", request, ino, fh), handler, empty(reply));
     }
@@ -229,8 +232,8 @@ impl Filesystem for FuseFilesystem {
     }
 
     fn releasedir(&self, request: &Request<'_>, ino: u64, fh: u64, _flags: i32, reply: ReplyEmpty) {
-        let origin = admit!(self, request, reply);
         let open_files = self.open_files();
+        let origin = admit!(self, request, reply, open_files.forget(fh));
         let handler = async move { open_files.release_directory(fh, origin).await };
         self.answer(span!("releasedir", request, ino, fh), handler, empty(reply));
     }
@@ -288,7 +291,8 @@ impl Filesystem for FuseFilesystem {
         let span = span!("unlink", request, ino = parent, wanted = ?name);
         let handler = async move {
             open_files.reopen_named(parent, &name).await;
-            origin.removed(open_files.storage.files.unlink(parent, &name).await)
+            let unlink = open_files.storage.files.unlink(parent, &name);
+            origin.removed(if origin.is_repeated { repeated(unlink).await } else { unlink.await })
         };
         self.answer(span, handler, empty(reply));
     }
@@ -314,6 +318,8 @@ impl Filesystem for FuseFilesystem {
             let renamed = if origin.is_repeated { repeated(rename).await } else { rename.await };
             match renamed {
                 Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
+                    let names = (name.to_string_lossy(), new_name.to_string_lossy());
+                    open_files.storage.numbers.renamed(parent, &names.0, new_parent, &names.1);
                     let moved = files.lookup(new_parent, &new_name).await?;
                     files.forget(moved.attr.ino, 1).await;
                     Ok(())

@@ -109,7 +109,19 @@ impl Writer {
             }
             Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
-        let written = storage.files.write(self.ino, upload, offset, content, 0, 0, None).await?;
+        let write = async |upload| storage.files.write(self.ino, upload, offset, content, 0, 0, None).await;
+        let (upload, written) = match write(upload).await {
+            // Since the file was closed empty, another program has opened it, and the library is publishing it empty for that.
+            Err(error) if state.closed_empty && state.length == 0 => {
+                storage.files.fsync(self.ino, upload, false).await?;
+                state.note_published(storage);
+                let Upload::Published(_, object) = &state.upload else { return Err(error.into()) };
+                let object = object.clone();
+                let upload = self.resume(storage, state, &object).await?;
+                (upload, write(upload).await?)
+            }
+            written => (upload, written?),
+        };
         state.length += u64::from(written);
         storage.uploads.has_bytes_of(upload, self.handle, state.length);
         if !state.spool.append(content) {

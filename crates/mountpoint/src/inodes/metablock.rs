@@ -13,6 +13,7 @@ use mountpoint_s3_fs::metablock::{
 };
 use time::OffsetDateTime;
 
+use super::repeated::is_repeated;
 use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle};
 use crate::client::Renames;
 use crate::journal::Version;
@@ -235,7 +236,9 @@ impl<M: Metablock> Metablock for Inodes<M> {
         self.remake_locals(new_parent, Some(new_name)).await;
         let (from, to) = (self.number(parent).await?, self.number(new_parent).await?);
         if self.client.renames() == Renames::ByCopy {
-            self.rename_by_copy((from, name), (to, new_name), allow_overwrite).await?;
+            let source = self.find((from, name)).await?;
+            self.refuse_replaced(parent, name, &source)?;
+            self.rename_by_copy(source, (from, name), (to, new_name), allow_overwrite).await?;
         } else {
             self.library.rename(from, name, to, new_name, allow_overwrite).await?;
         }
@@ -260,6 +263,11 @@ impl<M: Metablock> Metablock for Inodes<M> {
         let mut key = None;
         if self.confirms {
             key = Some(confirm_name(&self.library, directory, name).await?);
+        }
+        if is_repeated() {
+            let found = self.library.lookup(directory, name).await?;
+            self.library.forget(found.ino(), 1).await;
+            self.refuse_replaced(parent, name, &found)?;
         }
         self.library.unlink(directory, name).await?;
         if let Some(key) = key {

@@ -1,7 +1,6 @@
 //! A file is renamed on servers that cannot do it: its object is copied, and deleted under the old name once the copy is
 //! complete. Whatever fails in between leaves both.
 
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::time::Instant;
 
@@ -13,10 +12,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
 use super::Inodes;
+use super::repeated::is_repeated;
 use crate::journal::Version;
 use crate::listings::list_name;
 use crate::opening::confirm_name;
-use crate::scoped::scoped;
 
 /// In the name of the source, which is a header: the unreserved characters of RFC 3986, and slashes.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
@@ -28,24 +27,14 @@ type Place<'a> = (InodeNo, &'a OsStr);
 #[error("another client has changed the object while it was copied; both names are kept")]
 struct ChangedMeanwhile;
 
-thread_local! {
-    static REPEATED: RefCell<Option<()>> = const { RefCell::new(None) };
-}
-
-/// Renames through the library what a mount process has perhaps begun to rename that died.
-pub(crate) async fn repeated<T>(rename: impl Future<Output = T>) -> T {
-    scoped(&REPEATED, &(), rename).await
-}
-
 impl<M: Metablock> Inodes<M> {
     pub(super) async fn rename_by_copy(
         &self,
+        source: Lookup,
         from: Place<'_>,
         to: Place<'_>,
         replaces: bool,
     ) -> Result<(), InodeError> {
-        let is_repeated = REPEATED.with_borrow(Option::is_some);
-        let source = self.find(from).await?;
         let existing = match self.find(to).await {
             Ok(existing) => Some(existing),
             Err(InodeError::FileDoesNotExist(..)) => None,
@@ -63,15 +52,8 @@ impl<M: Metablock> Inodes<M> {
                 return Err(InodeError::IsDirectory(existing.inode_err()));
             }
             self.refuse_while_writing(existing, &new_key)?;
-            let is_copied = is_repeated && existing.stat().etag == source.stat().etag;
-            if !replaces && !is_copied {
-                return Err(InodeError::RenameDestinationExists {
-                    dest_key: new_key,
-                    src_inode: source.inode_err(),
-                });
-            }
         }
-        let version = self.copy(&source, &old_key, &new_key).await?;
+        let version = self.copy(&source, &old_key, &new_key, replaces).await?;
         // The kernel looked the name up, so that the library may still take it for missing.
         list_name(&self.library, to.0, &name).await?;
         let renamed = self.library.lookup(to.0, to.1).await?;
@@ -93,7 +75,7 @@ impl<M: Metablock> Inodes<M> {
     }
 
     /// What the name stands for now.
-    async fn find(&self, (directory, name): Place<'_>) -> Result<Lookup, InodeError> {
+    pub(super) async fn find(&self, (directory, name): Place<'_>) -> Result<Lookup, InodeError> {
         if self.confirms {
             confirm_name(&self.library, directory, name).await?;
         }
@@ -111,9 +93,25 @@ impl<M: Metablock> Inodes<M> {
     }
 
     /// Returns once the copy is complete, if it is one of what the source still is.
-    async fn copy(&self, source: &Lookup, from: &str, to: &str) -> Result<Version, InodeError> {
+    async fn copy(
+        &self,
+        source: &Lookup,
+        from: &str,
+        to: &str,
+        replaces: bool,
+    ) -> Result<Version, InodeError> {
         let bucket = source.s3_location()?.bucket_name();
         let before = self.head(bucket, from).await?;
+        if !replaces && let Some(existing) = self.head_if_exists(bucket, to).await? {
+            // By a mount process that died with the same request.
+            let is_copied = is_repeated() && (&existing.etag, existing.size) == (&before.etag, before.size);
+            if !is_copied {
+                return Err(InodeError::RenameDestinationExists {
+                    dest_key: to.to_owned(),
+                    src_inode: source.inode_err(),
+                });
+            }
+        }
         let params = CopyObjectParams::new();
         let copied = self.client.copy_object(bucket, &escaped(from), bucket, to, &params).await;
         copied
@@ -125,6 +123,14 @@ impl<M: Metablock> Inodes<M> {
             return Err(InodeError::client_error(changed, "cannot rename", bucket, from));
         }
         Ok(Version::of(Some(ETag::as_str(&copy.etag))))
+    }
+
+    async fn head_if_exists(&self, bucket: &str, key: &str) -> Result<Option<HeadObjectResult>, InodeError> {
+        match self.client.head_object(bucket, key, &HeadObjectParams::new()).await {
+            Ok(object) => Ok(Some(object)),
+            Err(ObjectClientError::ServiceError(HeadObjectError::NotFound)) => Ok(None),
+            Err(error) => Err(InodeError::client_error(error, "HeadObject failed", bucket, key)),
+        }
     }
 
     async fn head(&self, bucket: &str, key: &str) -> Result<HeadObjectResult, InodeError> {

@@ -25,6 +25,9 @@ const REWRITE_AT: u64 = 8 * 1024 * 1024;
 /// A journal is rewritten again when it is this many times as long as after the last time, so that a mount that knows many
 /// files does not rewrite all the time. The factor is small because the journal is in memory.
 const REWRITE_GROWTH: u64 = 2;
+/// Bytes of noted lines that are written without a commit. When the kernel drops its cache, it forgets a hundred thousand files,
+/// and nothing else may be recorded for hours.
+const COMMIT_AT: usize = 64 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Journal {
@@ -97,12 +100,18 @@ impl Journal {
         if state.file.is_some() && serde_json::to_writer(&mut state.lines, record).is_ok() {
             state.lines.push(b'\n');
         }
+        if state.lines.len() >= COMMIT_AT {
+            self.commit_lines(state);
+        }
     }
 
     /// Writes all noted records at once.
     pub(crate) fn commit(&self) {
-        let mut state = self.state();
-        if let Err(error) = self.append(&mut state) {
+        self.commit_lines(&mut self.state());
+    }
+
+    fn commit_lines(&self, state: &mut State) {
+        if let Err(error) = self.append(state) {
             // The mount works on. With a journal that misses something, a successor would serve wrong files; without one
             // the mounter ends the mount with this process.
             tracing::warn!(%error, "the mount will not survive its process: cannot write its journal");

@@ -1,5 +1,6 @@
 //! What becomes of a file that was open for writing when a mount process died.
 
+use mountpoint_s3_client::types::HeadObjectResult;
 use mountpoint_s3_fs::fs::OpenFlags;
 
 use super::{Spool, State, Upload, Writer, replay};
@@ -48,17 +49,22 @@ impl Writer {
         if !self.is_inherited || !is_unpublished || state.length > 0 {
             return self.repeat(storage, state).await;
         }
-        let found = storage.head(&self.key).await?;
-        if !found.is_some_and(|found| self.is_of_another_client(found.etag.as_str())) {
+        let found = storage.head(&self.key).await;
+        let is_ours = |found: &Option<HeadObjectResult>| {
+            found.as_ref().is_none_or(|found| !self.is_of_another_client(found.etag.as_str()))
+        };
+        if found.as_ref().is_ok_and(is_ours) {
             return self.repeat(storage, state).await;
         }
+        // Also if it is not known what there is: an object that stays does less harm than one that is emptied.
+        if let Upload::Open(upload) = state.upload {
+            self.abort(storage, upload).await;
+        }
+        found?;
         tracing::info!(
             key = self.key,
             "another client has replaced a file that was to be emptied, which stays"
         );
-        if let Upload::Open(upload) = state.upload {
-            self.abort(storage, upload).await;
-        }
         Ok(())
     }
 

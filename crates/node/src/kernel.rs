@@ -1,4 +1,5 @@
-//! The only module that mounts and unmounts. Nothing here touches a served path, so nothing waits for a mount process.
+//! The only module that mounts and unmounts. Nothing here touches a served path, so nothing waits for a mount process, except
+//! perhaps the last unmount of its file system.
 
 use std::ffi::CString;
 use std::fs;
@@ -91,6 +92,12 @@ pub fn detach(path: &SafePath) -> io::Result<()> {
     ignore_unmounted(unmount(path.path(), UnmountFlags::NOFOLLOW | UnmountFlags::DETACH))
 }
 
+/// Does what may unmount the last mount of a file system: the kernel then ends that, and can wait for a mount process that does
+/// not answer. The runtime uses another thread meanwhile, because it has only two.
+pub fn unmounting<T>(unmount: impl FnOnce() -> T) -> T {
+    tokio::task::block_in_place(unmount)
+}
+
 /// Unmounts everything at the path, removes its directory, and returns whether anything was mounted.
 pub fn remove_mount_point(mounts: &Mounts, kubelet: &Root, path: &Path) -> io::Result<bool> {
     let safe_path = match kubelet.locate(path) {
@@ -152,5 +159,24 @@ pub fn set_read_ahead(device: Device) {
     let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", device.0, device.1);
     if let Err(error) = fs::write(&file, READ_AHEAD_KIB) {
         tracing::debug!(%error, file, "cannot set read-ahead");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::sync::oneshot;
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn an_unmount_that_waits_delays_nothing_else() {
+        let (begins, began) = oneshot::channel();
+        let (answer, answered) = std::sync::mpsc::channel();
+        let unmount = tokio::spawn(async move {
+            begins.send(()).unwrap();
+            unmounting(|| answered.recv().unwrap());
+        });
+        began.await.unwrap();
+        tokio::spawn(async move { answer.send(()).unwrap() }).await.unwrap();
+        unmount.await.unwrap();
     }
 }

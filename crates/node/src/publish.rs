@@ -216,7 +216,10 @@ async fn execute(
         let (volume_id, pod_uid, mountpoint_pod) = (&request.volume_id, &request.pod_uid, &pod.name);
         tracing::debug!(volume_id, pod_uid, mountpoint_pod, trace_id = request.trace_id(), ?step, "mounting");
         match step {
-            Step::UnmountSource => kernel::detach(&safe_source).map_err(kernel_error("unmount", source))?,
+            Step::UnmountSource => {
+                kernel::unmounting(|| kernel::detach(&safe_source))
+                    .map_err(kernel_error("unmount", source))?;
+            }
             Step::MountSource => {
                 source::mount(context, request, pod, &safe_source, source, &credentials).await?;
             }
@@ -229,7 +232,10 @@ async fn execute(
                 }
             }
             Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
-            Step::UnmountTarget => kernel::detach(&safe_target).map_err(kernel_error("unmount", target))?,
+            Step::UnmountTarget => {
+                kernel::unmounting(|| kernel::detach(&safe_target))
+                    .map_err(kernel_error("unmount", target))?;
+            }
             Step::BindTarget { read_only } => {
                 let bound = kernel::bind(&safe_source, &safe_target, *read_only);
                 if bound.is_err() && plan.steps.contains(&Step::SealTarget) {

@@ -100,7 +100,8 @@ async fn execute(context: &Context, plan: Plan) {
         context.forget(&path);
         // The seal stays: if the attachment is missing by mistake, a container that restarts must not write to the disk.
         let safe_path = context.kubelet.locate(&path);
-        match safe_path.and_then(|safe_path| kernel::unmount_buckets(&context.mounts, &safe_path, &path)) {
+        let unmount = |safe_path| kernel::unmount_buckets(&context.mounts, &safe_path, &path);
+        match kernel::unmounting(|| safe_path.and_then(unmount)) {
             Ok(_) => {
                 tracing::info!(pod_uid, target = %path.display(), "unmounted target of deleted workload")
             }
@@ -113,7 +114,8 @@ async fn execute(context: &Context, plan: Plan) {
             continue;
         }
         let source = context.source(&mountpoint_pod);
-        match kernel::remove_mount_point(&context.mounts, &context.kubelet, &source) {
+        let remove = || kernel::remove_mount_point(&context.mounts, &context.kubelet, &source);
+        match kernel::unmounting(remove) {
             Ok(_) => tracing::info!(mountpoint_pod, "removed source mount of deleted Mountpoint Pod"),
             Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot remove source mount"),
         }

@@ -49,7 +49,7 @@ pub(crate) async fn mount(
         context.keep_descriptor(pod, descriptor, mounter);
         let table = context.mounts.table().unwrap_or_default();
         table.top(source).into_iter().for_each(|mount| kernel::set_read_ahead(mount.device));
-    } else if let Err(error) = kernel::detach(safe_path) {
+    } else if let Err(error) = kernel::unmounting(|| kernel::detach(safe_path)) {
         tracing::warn!(%error, source = %source.display(), "failed to unmount after a failed mount");
     }
     outcome

@@ -23,17 +23,17 @@ const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Drains the Mountpoint Pods that are marked for it or have ended.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
-    // Names of the pods that are being drained.
+    // UIDs of the pods that are being drained: the next pod of the same name is another one.
     let draining: Arc<Mutex<HashSet<String>>> = Arc::default();
     let mut changes = context.cache.changes();
     loop {
         changes.borrow_and_update();
         for pod in context.cache.pods() {
-            if (pod.needs_unmount || pod.has_ended()) && draining.lock().insert(pod.name.clone()) {
+            if (pod.needs_unmount || pod.has_ended()) && draining.lock().insert(pod.uid.clone()) {
                 let (context, draining) = (Arc::clone(&context), Arc::clone(&draining));
                 tokio::spawn(async move {
                     drain(&context, &pod).await;
-                    draining.lock().remove(&pod.name);
+                    draining.lock().remove(&pod.uid);
                 });
             }
         }
@@ -47,39 +47,53 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
 async fn drain(context: &Context, pod: &MountpointPod) {
     let source = context.source(&pod.name);
     let observe = || observe(context, pod, &source);
-    let _lock = loop {
+    loop {
         if let Err(error) = wait_while_in_use(observe).await {
             tracing::warn!(%error, mountpoint_pod = pod.name, "cannot tell whether the mount is in use");
             tokio::time::sleep(POLL_INTERVAL).await;
         }
-        let lock = context.locks.mountpoint_pod(&pod.name).await;
+        let _lock = context.locks.mountpoint_pod(&pod.name).await;
         // A workload may have joined while this waited for the lock.
-        if observe().is_ok_and(|observed| can_unmount(&observed)) {
-            break lock;
+        match observe() {
+            Ok(Next::Unmount) => return kernel::unmounting(|| unmount(context, pod, &source)),
+            Ok(Next::Leave) => return,
+            Ok(Next::Wait) | Err(_) => {}
         }
-    };
-    unmount(context, pod, &source);
+    }
 }
 
-struct Observed {
-    /// The pod has ended, and its mount does not wait for another pod: then it does not matter who still has it.
-    is_dead: bool,
-    in_use: bool,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Wait,
+    Unmount,
+    /// The source belongs to the next pod of the same name, which may serve the mount.
+    Leave,
 }
 
-fn can_unmount(observed: &Observed) -> bool {
-    observed.is_dead || !observed.in_use
-}
-
-fn observe(context: &Context, pod: &MountpointPod, source: &Path) -> io::Result<Observed> {
-    let current = context.cache.pod(&pod.name).filter(|current| current.uid == pod.uid);
-    let has_ended = current.as_ref().is_none_or(MountpointPod::has_ended);
-    let survives = context.descriptors.get(&pod.uid).is_some_and(|kept| kept.can_continue());
-    let is_dead = has_ended && !survives;
-    let is_leaving = current.is_none_or(|current| current.terminating || current.has_ended());
+fn observe(context: &Context, pod: &MountpointPod, source: &Path) -> io::Result<Next> {
+    let current = context.cache.pod(&pod.name);
+    let survives = context.descriptors.of_pod(&pod.name).is_some();
     let pods = context.kubelet.path().join("pods");
-    let in_use = !is_dead && in_use(&*context.mounts.table()?, source, &pods, is_leaving);
-    Ok(Observed { is_dead, in_use })
+    next(&pod.uid, current.as_ref(), survives, |is_leaving| {
+        Ok(in_use(&*context.mounts.table()?, source, &pods, is_leaving))
+    })
+}
+
+/// `current` is the pod that has the name now. `survives` says whether a mount of that name waits for another pod.
+fn next(
+    pod_uid: &str,
+    current: Option<&MountpointPod>,
+    survives: bool,
+    in_use: impl FnOnce(bool) -> io::Result<bool>,
+) -> io::Result<Next> {
+    if current.is_some_and(|current| current.uid != pod_uid) {
+        return Ok(Next::Leave);
+    }
+    let has_ended = current.is_none_or(MountpointPod::has_ended);
+    let is_leaving = has_ended || current.is_some_and(|current| current.terminating);
+    // It does not matter who still has a mount that is dead.
+    let is_dead = has_ended && !survives;
+    Ok(if is_dead || !in_use(is_leaving)? { Next::Unmount } else { Next::Wait })
 }
 
 /// Whether it is at any target. A workload that was mounted from another Mountpoint Pod instead still has it below, and its
@@ -89,12 +103,12 @@ fn in_use(table: &MountTable, source: &Path, pods: &Path, is_leaving: bool) -> b
     table.copies(source).any(is_used)
 }
 
-async fn wait_while_in_use(observe: impl Fn() -> io::Result<Observed>) -> io::Result<()> {
+async fn wait_while_in_use(observe: impl Fn() -> io::Result<Next>) -> io::Result<()> {
     let until = Instant::now() + POLL_INTERVAL;
     loop {
         // Before observing, so that no change in between is missed.
         let change = NextChange::watch()?;
-        if can_unmount(&observe()?) || timeout_at(until.into(), change.happened()).await.is_err() {
+        if observe()? != Next::Wait || timeout_at(until.into(), change.happened()).await.is_err() {
             return Ok(());
         }
     }
@@ -123,6 +137,34 @@ fn unmount(context: &Context, pod: &MountpointPod, source: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::names::label;
+    use serde_json::json;
+
+    fn pod(uid: &str, phase: &str) -> MountpointPod {
+        let metadata = json!({"name": "mp-1", "uid": uid, "labels": {label::DRIVER_VERSION: "1"}});
+        let pod = json!({"metadata": metadata, "spec": {"containers": []}, "status": {"phase": phase}});
+        MountpointPod::of(&serde_json::from_value(pod).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_dead_mount_is_unmounted_and_never_that_of_the_next_pod_of_the_same_name() {
+        let (running, failed, other) = (pod("1", "Running"), pod("1", "Failed"), pod("2", "Running"));
+        for (current, survives, in_use, expected) in [
+            (Some(&running), true, true, Next::Wait),
+            (Some(&running), true, false, Next::Unmount),
+            (Some(&failed), true, true, Next::Wait),
+            (Some(&failed), false, true, Next::Unmount),
+            (None, true, true, Next::Wait),
+            (None, false, true, Next::Unmount),
+            // It has taken the mount over, or mounts another one.
+            (Some(&other), true, true, Next::Leave),
+            (Some(&other), false, true, Next::Leave),
+            (Some(&other), false, false, Next::Leave),
+        ] {
+            let found = next("1", current, survives, |_| Ok(in_use)).unwrap();
+            assert_eq!(found, expected, "{current:?} {survives} {in_use}");
+        }
+    }
 
     #[test]
     fn a_source_is_in_use_while_it_is_at_a_target() {

@@ -150,6 +150,39 @@ async fn a_start_without_the_api_server_unmounts_at_once_and_mounts_later() {
     assert_eq!(Kubelet::mounts(&target), 2, "upon the dead one, which was not swept");
 }
 
+/// A publish leaves it to healing, which must know of the mount although none has succeeded since the start.
+#[tokio::test]
+async fn a_mount_that_does_not_answer_the_next_node_service_is_replaced() {
+    bucket(ALICE, "node-stuck").put("node-stuck", "file", b"served").unwrap();
+    let (stage, kubelet) = (Stage::set("node-stuck").await, Kubelet::default());
+    let _controller = shared(&stage.here.client).await;
+    stage.volume("data", &[("bucketName", "node-stuck")], &[]).await;
+    let workload = stage.workload("w", &["data"]).await;
+    let (_, pod) = stage.attached(&workload).await;
+    stage.schedule_mountpoint(&pod.name_any()).await;
+    let volume = stage.volume_name("data");
+    let target = kubelet.target(&workload.uid().unwrap(), &volume);
+    let source = place(&kubelet, &kubelet.source(&pod.name_any()));
+    let _unanswered = kernel::mount_source(&source, false).unwrap();
+    kernel::bind(&source, &place(&kubelet, &target), false).unwrap();
+    let mounter = MountpointPod::start_at(&comm_on_node(kubelet.path(), &pod.uid().unwrap()));
+    mounter.listening();
+
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &[]).await;
+    let request = publish_request(&volume, "node-stuck", &target);
+    let refused = node.csi.publish(request.clone()).await.unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable);
+    assert!(refused.message().contains("is not responding"), "{refused}");
+    eventually("it is published", LIMIT, || async {
+        match node.csi.publish(request.clone()).await {
+            Ok(()) => Seen::Yes(()),
+            Err(error) => Seen::NotYet(format!("{error}\n{}", node.log())),
+        }
+    })
+    .await;
+    assert_eq!(read(&target.join("file")).unwrap(), "served");
+}
+
 /// A link that a pod made inside its volume's directory must not lead the driver out of the kubelet's.
 #[tokio::test]
 async fn no_link_leads_out_of_kubelets_folder() {

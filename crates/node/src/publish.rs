@@ -35,8 +35,8 @@ pub async fn publish(context: &Context, request: PublishRequest) -> Result<(), P
     if is_served_unattached(context, &request).await? {
         return Ok(());
     }
-    // Even if this publish fails: healing must use the newest Secret.
-    context.published.refresh(&request);
+    let is_mounted = mount_table(context, &request.target)?.top_bucket(&request.target).is_some();
+    context.published.refresh(&request, is_mounted);
     ensure_mounted(context, &request, until).await?;
     context.published.insert(request);
     Ok(())

@@ -34,7 +34,7 @@ const MOVE_AGAIN_LONGEST: Duration = Duration::from_mins(1);
 /// periodically. Ends only when no mount is being moved.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.cache.changes();
-    let mut healing = Healing::default();
+    let mut healing = Healing::inheriting(&context.mounts.table().unwrap_or_default());
     let mut moves = JoinSet::new();
     let delays = Arc::new(Mutex::new(Backoff::new(MOVE_AGAIN, MOVE_AGAIN_LONGEST)));
     loop {
@@ -52,7 +52,14 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             });
         }
         while moves.try_join_next().is_some() {}
-        let plan = healing.plan(observe(&context).await, Instant::now());
+        let observed = match context.mounts.table() {
+            Ok(table) => {
+                healing.forget_ended(&table);
+                observe(&context, &table).await
+            }
+            Err(_) => Vec::new(),
+        };
+        let plan = healing.plan(observed, Instant::now());
         let next_check = plan.next_check;
         execute(&context, plan);
         tokio::select! {
@@ -102,8 +109,7 @@ async fn move_mount(context: &Context, target: &Path) -> Movement {
 
 /// The file systems at published targets. A target without a mount is left to the kubelet, which publishes or unpublishes
 /// it.
-async fn observe(context: &Context) -> Vec<ObservedMount> {
-    let Ok(table) = context.mounts.table() else { return Vec::new() };
+async fn observe(context: &Context, table: &MountTable) -> Vec<ObservedMount> {
     let mut targets_of: HashMap<Device, Vec<PathBuf>> = HashMap::new();
     for target in context.published.targets() {
         if let Some(top) = table.top(&target) {
@@ -113,11 +119,11 @@ async fn observe(context: &Context) -> Vec<ObservedMount> {
     // Each file system is checked once, and all at the same time, because an unresponsive one takes seconds.
     join_all(targets_of.into_iter().map(async |(device, targets)| {
         // Without a source mount, it was replaced, and the process died before it moved the target over.
-        let source = context.source_of(&table, device).map(Path::to_owned);
+        let source = context.source_of(table, device).map(Path::to_owned);
         let liveness = context.liveness.check(source.as_ref().unwrap_or(&targets[0])).await;
         let comm = source.as_ref().and_then(|source| context.comm_of(source));
-        let (expired_keys, deaths) =
-            (comm.as_ref().and_then(comm::expired_keys), comm.as_ref().and_then(comm::deaths));
+        let expired_keys = comm.as_ref().and_then(comm::expired_keys);
+        let deaths = comm.as_ref().map(|comm| comm::deaths(comm).unwrap_or_default());
         ObservedMount { device, source, targets, liveness, expired_keys, deaths }
     }))
     .await

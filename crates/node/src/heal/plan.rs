@@ -1,13 +1,13 @@
 //! Decides which mounts are dead, which have been unresponsive for too long, and when to check again. Pure.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{HashMap, HashSet};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use service::backoff::Backoff;
 
 use crate::liveness::{Liveness, REPLACED_AFTER};
-use crate::mount_table::Device;
+use crate::mount_table::{Device, MountTable};
 
 /// Reported after this long: less may be a busy node.
 const REPORTED_AFTER: Duration = Duration::from_secs(10);
@@ -28,7 +28,7 @@ pub struct ObservedMount {
     pub liveness: Liveness,
     /// Why its temporary keys have expired, if they have.
     pub expired_keys: Option<String>,
-    /// How many mount processes have died and were followed by others, and why the last one did.
+    /// How many mount processes have died and were followed by others, and why the last one did. `None` if unknown.
     pub deaths: Option<(u64, String)>,
 }
 
@@ -67,19 +67,32 @@ pub struct Abort {
 #[derive(Debug)]
 pub struct Healing {
     unresponsive_since: HashMap<Device, Instant>,
-    /// As counted by the mounters. `None` before the first check: an earlier node service has reported those.
-    deaths: Option<HashMap<Device, u64>>,
+    /// By source, as counted by its mounter. `None` until the first check of one that this process did not mount: an earlier
+    /// node service has reported those.
+    deaths: HashMap<PathBuf, Option<u64>>,
     backoff: Backoff<()>,
 }
 
 impl Default for Healing {
     fn default() -> Self {
         let backoff = Backoff::new(FIRST_RETRY, MAX_RETRY);
-        Self { unresponsive_since: HashMap::new(), deaths: None, backoff }
+        Self { unresponsive_since: HashMap::new(), deaths: HashMap::new(), backoff }
     }
 }
 
 impl Healing {
+    /// With the mounts that an earlier node service has left.
+    pub fn inheriting(table: &MountTable) -> Self {
+        let buckets = table.0.iter().filter(|mount| mount.bucket);
+        Self { deaths: buckets.map(|mount| (mount.point.clone(), None)).collect(), ..Self::default() }
+    }
+
+    /// Forgets the deaths of mounts that have ended. Those of others count on while no target of them is published.
+    pub fn forget_ended(&mut self, table: &MountTable) {
+        let points: HashSet<&Path> = table.0.iter().map(|mount| mount.point.as_path()).collect();
+        self.deaths.retain(|source, _| points.contains(source.as_path()));
+    }
+
     pub fn plan(&mut self, observed: Vec<ObservedMount>, now: Instant) -> Plan {
         let before = std::mem::take(&mut self.unresponsive_since);
         let (mut dead, mut unresponsive) = (Vec::new(), 0);
@@ -116,11 +129,12 @@ impl Healing {
     }
 
     fn count_deaths(&mut self, observed: &[ObservedMount]) -> Vec<Deaths> {
-        let counts = observed.iter().map(|mount| (mount.device, mount.deaths.as_ref().map_or(0, |it| it.0)));
-        let Some(before) = self.deaths.replace(counts.collect()) else { return Vec::new() };
         let died = observed.iter().filter_map(|mount| {
-            let (count, reason) = mount.deaths.as_ref()?;
-            let before = before.get(&mount.device).copied().unwrap_or(0);
+            let (source, (count, reason)) = (mount.source.clone()?, mount.deaths.as_ref()?);
+            let before = match self.deaths.insert(source, Some(*count)) {
+                Some(before) => before?,
+                None => 0,
+            };
             // The next mounter of the pod counts from the beginning.
             let count = count.checked_sub(before).unwrap_or(*count);
             let (targets, reason) = (mount.targets.clone(), reason.clone());
@@ -133,6 +147,7 @@ impl Healing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount_table::Mount;
     use std::slice;
 
     fn mount(device: u32, liveness: Liveness) -> ObservedMount {
@@ -172,24 +187,45 @@ mod tests {
 
     #[test]
     fn every_death_is_reported_once() {
-        let (now, mut healing) = (Instant::now(), Healing::default());
+        let (now, table) = (Instant::now(), mounted("/source/1"));
+        let mut healing = Healing::inheriting(&table);
+        let mut at = |device: u32, count: Option<u64>| {
+            let deaths = count.map(|count| (count, "signal: 9".to_owned()));
+            healing.forget_ended(&table);
+            healing.plan(vec![ObservedMount { deaths, ..mount(device, Liveness::Alive) }], now).deaths
+        };
+        let died = |device: u32, count: u64| {
+            let targets = vec![format!("/target/{device}").into()];
+            vec![Deaths { targets, count, reason: "signal: 9".to_owned() }]
+        };
+        assert_eq!(at(2, Some(1)), died(2, 1), "of a mount that this node service has made");
+        assert_eq!(at(1, None), []);
+        assert_eq!(at(1, Some(2)), [], "before this node service started");
+        assert_eq!(at(1, Some(3)), died(1, 1));
+        assert_eq!(at(1, Some(3)), []);
+        assert_eq!(at(1, Some(7)), died(1, 4));
+        assert_eq!(at(1, Some(1)), died(1, 1), "another mounter counts");
+        assert_eq!(at(1, Some(1)), []);
+        assert_eq!(at(1, None), [], "its folder cannot be read");
+        assert_eq!(at(2, Some(1)), died(2, 1), "another mount, as the earlier one has ended");
+        assert_eq!(at(1, Some(1)), [], "no target was published for a while");
+    }
+
+    fn mounted(source: &str) -> MountTable {
+        let (device, point) = ((0, 1), PathBuf::from(source));
+        MountTable(vec![Mount { device, point, read_only: false, bucket: true }])
+    }
+
+    /// The kubelet publishes its targets later than the first check.
+    #[test]
+    fn a_death_that_an_earlier_node_service_has_reported_is_not_reported_again() {
+        let (now, mut healing) = (Instant::now(), Healing::inheriting(&mounted("/source/1")));
+        assert_eq!(healing.plan(Vec::new(), now).deaths, []);
         let mut at = |count: u64| {
             let deaths = Some((count, "signal: 9".to_owned()));
             healing.plan(vec![ObservedMount { deaths, ..mount(1, Liveness::Alive) }], now).deaths
         };
-        let died = |count: u64| {
-            vec![Deaths { targets: vec!["/target/1".into()], count, reason: "signal: 9".to_owned() }]
-        };
-        assert_eq!(at(2), [], "before this node service started");
-        assert_eq!(at(3), died(1));
-        assert_eq!(at(3), []);
-        assert_eq!(at(7), died(4));
-        assert_eq!(at(1), died(1), "another mounter counts");
-        assert_eq!(at(1), []);
-        assert_eq!(healing.plan(Vec::new(), now).deaths, []);
-        let deaths = Some((1, "signal: 9".to_owned()));
-        let new = ObservedMount { deaths, ..mount(1, Liveness::Alive) };
-        assert_eq!(healing.plan(vec![new], now).deaths, died(1), "of a mount that was not there before");
+        assert_eq!((at(5).len(), at(5).len(), at(6)[0].count), (0, 0, 1));
     }
 
     #[test]

@@ -45,10 +45,8 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             }
             let (context, delays) = (Arc::clone(&context), Arc::clone(&delays));
             moves.spawn(async move {
-                match move_mount(&context, &target).await {
-                    Movement::Done => delays.lock().record_success(&target),
-                    Movement::Pending => drop(delays.lock().record_failure(&target, Instant::now())),
-                }
+                let movement = move_mount(&context, &target).await;
+                record(&mut delays.lock(), &target, movement, Instant::now());
             });
         }
         while moves.try_join_next().is_some() {}
@@ -90,15 +88,25 @@ fn is_reassigned(context: &Context, table: &MountTable, target: &Path) -> bool {
     })
 }
 
+#[derive(Clone, Copy)]
 enum Movement {
     Done,
     /// It cannot move now.
     Pending,
+    /// Another operation has the target: an earlier attempt, or the kubelet's own publish, which does the same.
+    Busy,
+}
+
+fn record(delays: &mut Backoff<PathBuf>, target: &PathBuf, movement: Movement, now: Instant) {
+    match movement {
+        Movement::Done => delays.record_success(target),
+        Movement::Pending => drop(delays.record_failure(target, now)),
+        Movement::Busy => {}
+    }
 }
 
 async fn move_mount(context: &Context, target: &Path) -> Movement {
-    // The kubelet's own publish does the same.
-    let Some(_guard) = context.locks.try_target(target) else { return Movement::Done };
+    let Some(_guard) = context.locks.try_target(target) else { return Movement::Busy };
     let Some(request) = context.published.get(target) else { return Movement::Done };
     if let Err(error) = ensure_mounted(context, &request, Instant::now() + MOUNTER_LISTENS_AGAIN).await {
         tracing::warn!(%error, target = %target.display(), "cannot move the mount, retrying");
@@ -184,5 +192,25 @@ async fn abort_unresponsive(context: &Context, Abort { source, device }: &Abort)
     match context.kubelet.locate(source).and_then(|path| kernel::abort_connection(&path)) {
         Ok(()) => tracing::warn!(mountpoint_pod, "aborted an unresponsive mount"),
         Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot abort an unresponsive mount"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_that_cannot_move_is_asked_less_and_less_often_whatever_else_is_under_way() {
+        let (now, target) = (Instant::now(), PathBuf::from("/target"));
+        let mut delays = Backoff::new(MOVE_AGAIN, MOVE_AGAIN_LONGEST);
+        let mut after = |movement: Movement| {
+            record(&mut delays, &target, movement, now);
+            delays.remaining(&target, now)
+        };
+        let first = after(Movement::Pending);
+        assert!(first <= Some(MOVE_AGAIN) && first.is_some());
+        assert_eq!(after(Movement::Busy), first);
+        assert!(after(Movement::Pending) > first);
+        assert_eq!(after(Movement::Done), None);
     }
 }

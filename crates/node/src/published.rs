@@ -27,6 +27,28 @@ impl PublishedRequests {
         }
     }
 
+    /// The request with the newest Secret and token. The kubelet republishes the workloads that share a mount one after another:
+    /// the keys in the request of one may be older than those that another one's publish has written.
+    pub fn with_newest_credentials(&self, request: &PublishRequest) -> PublishRequest {
+        let mut newest = request.clone();
+        let all = self.0.lock();
+        let is_newer = |it: &&Arc<PublishRequest>| {
+            it.arrived > request.arrived
+                && (&it.volume_name, &it.volume_id) == (&request.volume_name, &request.volume_id)
+        };
+        let mut newer: Vec<_> = all.values().filter(is_newer).collect();
+        newer.sort_by_key(|it| it.arrived);
+        for PublishRequest { authentication, secret_keys, tokens, pod_namespace, service_account, .. } in
+            newer.into_iter().map(|it| &**it)
+        {
+            (newest.authentication, newest.secret_keys) = (*authentication, secret_keys.clone());
+            if (pod_namespace, service_account) == (&request.pod_namespace, &request.service_account) {
+                newest.tokens = tokens.clone();
+            }
+        }
+        newest
+    }
+
     pub fn remove(&self, target: &Path) {
         self.0.lock().remove(target);
     }
@@ -43,8 +65,10 @@ impl PublishedRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use contract::authentication::AuthenticationSource;
     use service::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode::Mode};
     use service::csi::{NodePublishVolumeRequest, VolumeCapability};
+    use std::time::Instant;
 
     use crate::identity::TOKENS;
 
@@ -83,5 +107,29 @@ mod tests {
         assert!(Arc::ptr_eq(&published.get(&old.target).unwrap(), &old));
         published.refresh(&new, false);
         assert!(Arc::ptr_eq(&published.get(&old.target).unwrap(), &new));
+    }
+
+    #[test]
+    fn the_keys_of_a_volume_are_the_newest_whichever_workload_they_came_for() {
+        let published = PublishedRequests::default();
+        let (first, second) = (request("a", "x", "OLD"), request("b", "x", "NEW"));
+        let (third, now) = (request("c", "y", "NEWER"), Instant::now());
+        let other = PublishRequest { volume_id: "other".to_owned(), ..(*request("d", "x", "OTHER")).clone() };
+        for request in [Arc::new(other), third, Arc::clone(&second), Arc::clone(&first)] {
+            published.insert(request);
+        }
+        let keys = |request: &PublishRequest| {
+            let newest = published.with_newest_credentials(request);
+            assert_eq!(
+                (&newest.target, newest.authentication),
+                (&request.target, Some(AuthenticationSource::Secret))
+            );
+            (newest.secret_keys.unwrap().access_key_id, format!("{:?}", newest.tokens))
+        };
+        let (key, tokens) = keys(&first);
+        assert_eq!(key, "NEWER");
+        assert!(tokens.contains("audience-NEW\""), "of the same service account: {tokens}");
+        let latest = PublishRequest { arrived: now, ..(*first).clone() };
+        assert_eq!(keys(&latest).0, "OLD", "that is what the Secret has now");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use contract::arguments::Arguments;
 use contract::authentication::{AuthenticationSource, SecretPresence};
@@ -51,6 +52,8 @@ pub enum RequestError {
 /// One workload's use of one volume. `Debug` shows no keys.
 #[derive(Clone, Debug)]
 pub struct PublishRequest {
+    /// When the kubelet sent it.
+    pub arrived: Instant,
     pub volume_id: String,
     pub volume_name: String,
     pub pod_uid: String,
@@ -143,6 +146,7 @@ impl PublishRequest {
             arguments.set_if_absent(MountOption::AllowRoot, None);
         }
         Ok(Self {
+            arrived: Instant::now(),
             volume_id: request.volume_id,
             volume_name,
             pod_uid,

@@ -24,6 +24,8 @@ pub(super) fn write_credentials(
     }
     let Installation { driver_keys, driver_identity, .. } = &context.installation;
     let driver = (driver_keys, driver_identity.as_ref());
+    // A mount that heals or moves does so with a stored request.
+    let request = &context.published.with_newest_credentials(request);
     let (requested, recorded) = (request.authentication, pod.authentication);
     let (choice, source) = credentials::choose(requested, recorded, &request.secret_keys, driver)?;
     let comm = comm::open(&context.kubelet, &pod.uid).map_err(CredentialsError::Write)?;

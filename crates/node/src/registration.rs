@@ -36,25 +36,21 @@ impl Registrar {
         Self { endpoint, registered, rejected: Arc::default() }
     }
 
-    /// Serves this socket until `stop`, and another one in its place after each rejection.
+    /// Serves this socket until `stop`, and another one in its place after each rejection. Ends with an error if it cannot.
     pub fn serve(
         self,
         socket: PathBuf,
         stop: CancellationToken,
-    ) -> io::Result<impl Future<Output = ()> + use<>> {
+    ) -> io::Result<impl Future<Output = io::Result<()>> + use<>> {
         let mut incoming = listen(&socket)?;
         Ok(async move {
             loop {
                 let server = Server::builder()
                     .add_service(RegistrationServer::new(self.clone()))
                     .serve_with_incoming_shutdown(incoming, stop.clone().cancelled_owned());
-                let listening = tokio::select! {
-                    ended = server => return log_failure(ended.err()),
-                    () = self.is_to_be_offered_again() => listen(&socket),
-                };
-                incoming = match listening {
-                    Ok(incoming) => incoming,
-                    Err(error) => return log_failure(Some(error)),
+                incoming = tokio::select! {
+                    ended = server => return ended.map_err(io::Error::other),
+                    () = self.is_to_be_offered_again() => listen(&socket)?,
                 };
             }
         })
@@ -74,12 +70,6 @@ impl Registrar {
 
 fn listen(path: &Path) -> io::Result<impl Stream<Item = io::Result<Lenient>> + use<>> {
     Ok(socket::listen(path)?.map(|accepted| accepted.map(Lenient::new)))
-}
-
-fn log_failure(error: Option<impl std::error::Error>) {
-    if let Some(error) = error {
-        tracing::error!(%error, "the registration socket failed");
-    }
 }
 
 #[tonic::async_trait]
@@ -106,5 +96,33 @@ impl Registration for Registrar {
         }
         self.registered.send_replace(plugin_registered);
         Ok(Response::new(RegistrationStatusResponse {}))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Otherwise the kubelet would not find the driver again.
+    #[tokio::test]
+    async fn a_registration_that_cannot_be_offered_again_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let registry = folder.path().join("registry");
+        let registrar = Registrar::new("csi.sock".to_owned(), watch::channel(false).0);
+        let served = registrar.clone().serve(registry.join("s3.sock"), CancellationToken::new()).unwrap();
+        std::fs::remove_dir_all(&registry).unwrap();
+        std::fs::write(&registry, "not a folder").unwrap();
+        let rejected = RegistrationStatus { plugin_registered: false, error: "why".to_owned() };
+        registrar.notify_registration_status(Request::new(rejected)).await.unwrap();
+        assert!(served.await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_stop_is_no_error() {
+        let (folder, stop) = (tempfile::tempdir().unwrap(), CancellationToken::new());
+        let registrar = Registrar::new("csi.sock".to_owned(), watch::channel(false).0);
+        let served = registrar.serve(folder.path().join("s3.sock"), stop.clone()).unwrap();
+        stop.cancel();
+        served.await.unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contract::names::DRIVER;
-use futures::future::join;
+use futures::future::{OptionFuture, join};
 use kube::Client;
 use mounter::deadlines;
 use service::csi::identity_server::IdentityServer;
@@ -107,12 +107,14 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let mut server = tokio::spawn(server);
 
     let (registered, mut is_registered) = watch::channel(flags.registration == Registration::Off);
-    if flags.registration == Registration::On {
-        let registry = flags.kubelet_path.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
+    let registry = flags.kubelet_path.join("plugins_registry").join(format!("{DRIVER}-reg.sock"));
+    let registration = if flags.registration == Registration::On {
         let registrar = Registrar::new(endpoint.to_string_lossy().into_owned(), registered);
-        let error = socket_error(&registry);
-        tokio::spawn(registrar.serve(registry, stop.clone()).map_err(error)?);
-    }
+        let task = registrar.serve(registry.clone(), stop.clone()).map_err(socket_error(&registry))?;
+        Some(tokio::spawn(task))
+    } else {
+        None
+    };
     tokio::spawn(async move {
         let mut first = Some((client, flags.node_name));
         loop {
@@ -131,6 +133,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let ended = tokio::select! {
         // It failed by itself: the kubelet restarts the container.
         ended = &mut server => Some(ended),
+        Some(Ok(Err(source))) = OptionFuture::from(registration) => return Err(socket_error(&registry)(source)),
         () = stop.cancelled() => {
             // Nothing serves a mount in the middle of a move.
             let last = join(&mut server, healing);

@@ -1,6 +1,6 @@
 //! The start-up taint keeps workloads off a node until the kubelet has registered the driver there.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::names::{DRIVER, NOT_READY_TAINT};
 use futures::TryStreamExt as _;
@@ -11,9 +11,12 @@ use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
+use service::backoff::Backoff;
 
-/// Between attempts: the kubelet and others write the Node object, too, so conflicts are normal.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
+/// After the first failed attempt: the kubelet and others write the Node object, too, so conflicts are normal.
+const RETRY: Duration = Duration::from_secs(1);
+/// After many: what the API server forbids, it forbids until someone changes the permissions.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
 /// Waits until the node's `CSINode` lists the driver, then removes the taint, if there is one.
 pub async fn remove_when_registered(client: Client, node: String) {
@@ -28,14 +31,14 @@ pub async fn remove_when_registered(client: Client, node: String) {
             Err(error) => tracing::debug!(%error, "cannot watch the CSINode"),
         }
     }
-    let nodes = Api::<Node>::all(client);
+    let (nodes, mut backoff) = (Api::<Node>::all(client), Backoff::new(RETRY, LONGEST_RETRY));
     loop {
         match remove(&nodes, &node).await {
             Ok(true) => return tracing::info!(node, taint = NOT_READY_TAINT, "start-up taint removed"),
             Ok(false) => return,
             Err(error) => tracing::warn!(%error, node, "cannot remove the start-up taint, retrying"),
         }
-        tokio::time::sleep(RETRY_EVERY).await;
+        tokio::time::sleep(backoff.record_failure(&(), Instant::now())).await;
     }
 }
 

@@ -10,6 +10,7 @@ use thiserror::Error;
 use tonic::Status;
 
 use crate::credentials::CredentialsError;
+use crate::identity::IdentityError;
 use crate::publish::plan::Refusal;
 use crate::request::RequestError;
 
@@ -68,8 +69,11 @@ impl From<PublishError> for Status {
             | PublishError::PodCannotStart { .. }
             | PublishError::HandOver { .. }
             | PublishError::MountpointPodBusy(_)
-            | PublishError::Credentials(CredentialsError::Unrecorded)
+            | PublishError::Credentials(
+                CredentialsError::Unrecorded | CredentialsError::Identity(IdentityError::DriverToken { .. }),
+            )
             | PublishError::Refused(Refusal::Unresponsive(_)) => Self::unavailable(message),
+            PublishError::Credentials(CredentialsError::NoDriverKeys) => Self::unauthenticated(message),
             PublishError::Credentials(CredentialsError::Write(_)) | PublishError::Kernel { .. } => {
                 Self::internal(message)
             }
@@ -114,6 +118,19 @@ mod tests {
     fn grpc(code: Code) -> tonic::Code {
         let refused = Refused::new(code, "why");
         Status::from(PublishError::MountFailed { pod: "mp-1".to_owned(), refused }).code()
+    }
+
+    /// The volume is not at fault. The controller says the same of its own keys.
+    #[test]
+    fn what_the_driver_lacks_is_no_invalid_argument() {
+        let source = io::ErrorKind::NotFound.into();
+        let token = IdentityError::DriverToken { path: "/token".into(), source };
+        for (error, expected) in [
+            (CredentialsError::NoDriverKeys, tonic::Code::Unauthenticated),
+            (CredentialsError::Identity(token), tonic::Code::Unavailable),
+        ] {
+            assert_eq!(Status::from(PublishError::from(error)).code(), expected);
+        }
     }
 
     /// Internal is for mistakes of the driver.

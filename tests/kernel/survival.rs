@@ -288,7 +288,7 @@ fn a_request_that_mount_processes_die_of_is_refused_and_others_are_not() {
     }
     let failed = within("a read", LIMIT, move || reader.join().unwrap());
     assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
-    pod.logs("mount processes have died with this request");
+    pod.logs("mount processes died while handling it");
     relay.mend();
     assert_eq!(served.read("other").unwrap(), b"other");
 }

@@ -13,7 +13,7 @@ pub enum AuthenticationSource {
     /// The installation's.
     #[default]
     Driver,
-    /// Of the secret that the volume names.
+    /// The keys in the Secret that the volume names.
     Secret,
     /// The workload's own.
     Pod,

@@ -9,7 +9,7 @@ pub struct Keys {
     pub access_key_id: String,
     pub secret_access_key: SecretString,
     pub session_token: Option<SecretString>,
-    /// Of temporary keys that the program which has them can renew.
+    /// Set for temporary keys that the program which has them can renew.
     pub expires: Option<SystemTime>,
 }
 

@@ -15,7 +15,7 @@ use crate::quantity::Quantity;
 use crate::slim::{SlimContainerStatus, SlimPod, SlimPodStatus, version};
 use crate::volume::cache_share;
 
-/// Of any pod.
+/// A pod's `status.phase`.
 #[derive(
     Clone,
     Copy,

@@ -8,7 +8,7 @@ pub const DRIVER: &str = "s3.csi.scality.com";
 /// Where Mountpoint Pods live unless the installation says otherwise.
 pub const MOUNTPOINT_NAMESPACE: &str = "mount-s3";
 
-/// Of the driver's mounts in a mount table; the same as the reference's, whose mounts are recognised by it, too.
+/// Source of the driver's mounts in a mount table; the same as the reference's, whose mounts are recognised by it, too.
 pub const MOUNT_SOURCE: &str = "mountpoint-s3";
 /// Set by administrators on new nodes, and removed by the node service.
 pub const NOT_READY_TAINT: &str = "s3.csi.scality.com/agent-not-ready";
@@ -35,16 +35,16 @@ pub mod label {
     pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
     /// UID of the workload it was created for; others may have joined since.
     pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
-    /// As the annotation, for selectors of people and tools, where the name is short enough.
+    /// The same as the annotation, for selectors of people and tools, where the name is short enough.
     pub const VOLUME_NAME: &str = super::annotation::VOLUME_NAME;
     /// In bytes.
     pub const LONGEST_VALUE: usize = 63;
 
-    /// Of a workload for which room is reserved: its own UID, which its headroom pods follow to its node.
+    /// On a workload for which room is reserved: its own UID, which its headroom pods follow to its node.
     pub const HEADROOM_FOR_WORKLOAD: &str = "s3.csi.scality.com/headroom-for-workload";
-    /// Of a headroom pod: the UID of the workload that it reserves room for.
+    /// On a headroom pod: the UID of the workload that it reserves room for.
     pub const HEADROOM_FOR_POD: &str = "s3.csi.scality.com/headroom-for-pod";
-    /// Of a headroom pod: the volume, where its name is short enough.
+    /// On a headroom pod: the volume, where its name is short enough.
     pub const HEADROOM_FOR_VOLUME: &str = super::annotation::HEADROOM_FOR_VOLUME;
 }
 
@@ -53,7 +53,7 @@ pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
 
 /// Annotations of Mountpoint Pods.
 pub mod annotation {
-    /// `"true"`: no workload needs it any more; the node unmounts and the pod ends.
+    /// `"true"`: workloads no longer need it; the node unmounts and the pod ends.
     pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
     /// `"true"`, set by an administrator: keeps serving its current workloads and takes no new ones.
     pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
@@ -75,9 +75,9 @@ pub mod annotation {
     pub const EARLY_MOUNT: &str = "s3.csi.scality.com/early-mount";
     /// What it was made of, as long as it is warm: after an upgrade, pods made of anything else are replaced.
     pub const WARM_SHAPE: &str = "s3.csi.scality.com/warm-shape";
-    /// Of a headroom pod: the volume that it reserves room for.
+    /// On a headroom pod: the volume that it reserves room for.
     pub const HEADROOM_FOR_VOLUME: &str = "s3.csi.scality.com/headroom-for-volume";
-    /// Of a headroom pod: `NAMESPACE/NAME` of its workload, by which the workload can be read.
+    /// On a headroom pod: `NAMESPACE/NAME` of its workload, by which the workload can be read.
     pub const HEADROOM_FOR: &str = "s3.csi.scality.com/headroom-for";
 }
 

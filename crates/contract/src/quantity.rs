@@ -26,7 +26,7 @@ impl Quantity {
         Some(Self { written: text.to_owned(), thousandths })
     }
 
-    /// Of bytes.
+    /// A number of bytes.
     pub fn mebibytes(count: u128) -> Self {
         Self { written: format!("{count}Mi"), thousandths: count.saturating_mul(1000 << 20) }
     }

@@ -16,7 +16,7 @@ pub struct SharingKey {
     pub node: String,
     pub volume_name: String,
     pub volume_id: String,
-    /// As in the `PersistentVolume`, joined by commas.
+    /// The options of the `PersistentVolume`, joined by commas.
     pub mount_options: String,
     /// Decimal, or nothing.
     pub fs_group: String,

@@ -19,9 +19,9 @@ const ANY_BUCKET: &str = "any";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumePlan {
     pub volume: Volume,
-    /// Of the mount process. What depends on the workload (`fsGroup`, access mode) is not among them yet.
+    /// Arguments of the mount process. What depends on the workload (`fsGroup`, access mode) is not among them yet.
     pub arguments: Arguments,
-    /// Of the mount process.
+    /// Environment of the mount process.
     pub environment: BTreeMap<String, String>,
     /// Options that have no effect; workloads get an Event that names them.
     pub ignored: Vec<IgnoredOption>,

@@ -313,7 +313,7 @@ fn serves_until_grace_end(pod: &MountpointPod) -> bool {
     pod.terminating && pod.started && !pod.needs_unmount && !pod.has_ended()
 }
 
-/// What becomes of a pod that no attachment names any more.
+/// What becomes of a pod that attachments no longer name.
 pub fn retire(pod: &MountpointPod) -> Option<Step> {
     let delete = || Step::DeletePod { name: pod.name.clone(), uid: pod.uid.clone(), by_force: false };
     match pod.phase {

@@ -129,7 +129,7 @@ impl Reader {
         Ok(found.as_ref().and_then(Workload::of))
     }
 
-    /// Whether nothing on the node runs any more, because it is gone or an administrator says so.
+    /// Whether pods on the node no longer run, because it is gone or an administrator says so.
     pub async fn node_gone(&self, node: &str) -> Result<bool, ReadError> {
         let nodes = Api::<SlimNode>::all(self.client.clone());
         Ok(read("the node", nodes.get_opt(node)).await?.is_none_or(|node| node.is_out_of_service()))
@@ -147,7 +147,7 @@ impl Reader {
         Ok(attachments.iter().any(|found| found.spec.mountpoint_pods.contains_key(&pod.name)))
     }
 
-    /// Of a node, of a volume, or all.
+    /// The attachments of a node, of a volume, or all.
     pub async fn attachments_of(
         &self,
         node: Option<&str>,

@@ -47,14 +47,15 @@ pub fn volume_warnings(
     let SharingKey { volume_name, volume_id, .. } = &view.key;
     let duplicate = view.other_with_handle.as_ref().map(|other| {
         let message = format!(
-            "PersistentVolumes {volume_name} and {other} have the same volumeHandle `{volume_id}`; a node may take one for \
-             the other: give each its own"
+            "PersistentVolumes {volume_name} and {other} have the same volumeHandle `{volume_id}`; the driver may confuse \
+             them: give each PersistentVolume a unique `volumeHandle`"
         );
         (Reason::DuplicateVolumeHandle, message)
     });
     let limited = cache_limit.map(|limit| {
         let message = format!(
-            "the cache of PersistentVolume {volume_name} has no size and gets {limit}: set `cacheEmptyDirSizeLimit`"
+            "the cache of PersistentVolume {volume_name} has no size limit, so the default {limit} applies: set \
+             `cacheEmptyDirSizeLimit`"
         );
         (Reason::CacheSizeLimited, message)
     });

@@ -78,7 +78,7 @@ pub struct Reconciler {
     /// `None` where another program provisions.
     pub provisioner: Option<Provisioner>,
     pub metrics: Metrics,
-    /// Cancelled when this controller is not the leader any more.
+    /// Cancelled when this controller is no longer the leader.
     pub tenure: Mutex<CancellationToken>,
     /// To Mountpoint Pods of this version.
     pub moves_on_upgrade: bool,

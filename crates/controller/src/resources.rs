@@ -11,10 +11,10 @@ const CPU: &str = "cpu";
 const MEMORY: &str = "memory";
 const DISK: &str = "ephemeral-storage";
 
-/// By resource: `cpu`, `memory`, `ephemeral-storage`.
+/// Keyed by resource: `cpu`, `memory`, `ephemeral-storage`.
 type Amounts = BTreeMap<String, Quantity>;
 
-/// Of the container, as a pod's spec has them.
+/// Requests and limits of the container, as a pod's spec has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
     requests: Amounts,

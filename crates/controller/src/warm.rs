@@ -48,7 +48,7 @@ impl FromStr for PerNode {
 pub struct WarmNode {
     pub node: String,
     pub now: Time,
-    /// Of the pods that this controller makes.
+    /// Shape of the pods that this controller makes.
     pub shape: String,
     pub per_node: PerNode,
     /// How many more the installation allows on all nodes together.

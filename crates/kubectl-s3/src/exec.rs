@@ -83,7 +83,7 @@ pub async fn watch_all(
     futures::stream::iter(watched).buffered(WATCHED_AT_ONCE).collect().await
 }
 
-/// Of volumes that are mounted with the driver's keys.
+/// Buckets of volumes that are mounted with the driver's keys.
 fn buckets(snapshot: &Snapshot) -> Vec<String> {
     let mut buckets: Vec<String> = Vec::new();
     for volume in

@@ -27,7 +27,7 @@ pub struct Mount {
     /// When the workload was attached.
     pub since: Timestamp,
     pub state: State,
-    /// Of the driver that made the Mountpoint Pod.
+    /// Version of the driver that made the Mountpoint Pod.
     pub version: String,
     pub last_error: String,
 }

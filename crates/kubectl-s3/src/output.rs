@@ -165,9 +165,7 @@ pub fn why(answer: &Answer) -> String {
     // What one volume's chain is about is in its first line.
     let _ = write!(text, "\n{}", table(&rows));
     match &answer.cause {
-        None if phase.has_ended() => {
-            text.push_str("The pod has ended; its volumes are not needed any more.\n")
-        }
+        None if phase.has_ended() => text.push_str("The pod has ended; its volumes are no longer needed.\n"),
         None => text.push_str("Nothing is wrong with its volumes.\n"),
         Some(cause) => {
             let _ = write!(

@@ -153,7 +153,7 @@ async fn ask(endpoint: Endpoint, buckets: &[String], authorities: Option<&Path>)
     let account = Account::new(Credentials::from(keys), None);
     let addressing = std::env::var("S3_ADDRESSING").ok();
     let addressing = addressing.and_then(|text| Addressing::from_str(&text, true).ok()).unwrap_or_default();
-    // Of the controller, or of the node service, which passes them on to mounts.
+    // Variables of the controller, or of the node service, which passes them on to mounts.
     let set = |name: &str| {
         ["S3_", "MOUNTPOINT_"]
             .iter()

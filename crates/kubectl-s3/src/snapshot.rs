@@ -22,7 +22,7 @@ pub struct Snapshot {
     /// Pods that may be workloads.
     pub pods: Vec<Pod>,
     pub claims: Vec<PersistentVolumeClaim>,
-    /// Of this driver.
+    /// This driver's volumes.
     pub volumes: Vec<VolumeFacts>,
     /// Names of other drivers' volumes.
     pub foreign_volumes: BTreeSet<String>,

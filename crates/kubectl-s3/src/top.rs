@@ -151,7 +151,7 @@ fn sample(line: &str) -> Option<(&str, BTreeMap<&str, &str>, f64)> {
     Some((name, labels.filter_map(|label| label.split_once("=\"")).collect(), value.parse().ok()?))
 }
 
-/// That a name does not exist is an everyday answer, and a request that nothing needs any more is canceled.
+/// That a name does not exist is an everyday answer, and a request that is no longer needed is canceled.
 fn is_error(code: &str) -> bool {
     !code.starts_with(['2', '3']) && !["404", "canceled"].contains(&code)
 }

@@ -17,7 +17,7 @@ pub struct VolumeFacts {
     pub bucket: String,
     pub phase: String,
     pub class: String,
-    /// Of `nodePublishSecretRef`.
+    /// The Secret in `nodePublishSecretRef`.
     pub secret: Option<SecretName>,
     /// (namespace, name) of the claim that it is reserved for or bound to.
     pub claim: Option<(String, String)>,

@@ -179,7 +179,7 @@ impl Aborting {
             .message(message)
             .endpoint(endpoint)
             .on_finish(move |result| {
-                // Nothing receives any more once the time is over.
+                // There is no longer a receiver once the time is over.
                 let _ = results.send(result);
             });
         Ok(request)

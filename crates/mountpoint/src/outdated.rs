@@ -76,7 +76,7 @@ impl Outdated {
         }
     }
 
-    /// Forgets names that the library does not keep any more.
+    /// Forgets names that the library no longer keeps.
     pub(crate) fn forget(&self, now: Instant) {
         self.names().retain(|_, noted| noted.is_kept(now));
     }

@@ -24,7 +24,7 @@ const CONTINUES_WITHIN: Duration = Duration::from_mins(1);
 /// The API server ends a watch after this long, so that a dead connection is noticed then.
 const WATCH_SECONDS: u32 = 290;
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
-/// Of a version that the API server does not remember any more.
+/// Status for a version that the API server no longer remembers.
 const GONE: u16 = 410;
 
 /// Which objects are followed: those that match both selectors.
@@ -155,7 +155,7 @@ pub struct Objects<K> {
     request: Request,
     params: ListParams,
     page: Option<Page>,
-    /// Of the list, when all of it was read.
+    /// Version of the list, when all of it was read.
     version: String,
     read_to_the_end: bool,
     kind: std::marker::PhantomData<fn() -> K>,

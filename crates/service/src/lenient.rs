@@ -133,7 +133,7 @@ impl Rewriter {
         }
         flags &= !(PADDED | PRIORITY);
         let block = header_block::with_valid_authority(payload)
-            .ok_or_else(|| invalid("headers that cannot be understood"))?;
+            .ok_or_else(|| invalid("headers that cannot be parsed"))?;
         let length = u32::try_from(block.len()).map_err(|_| invalid("headers that are too long"))?;
         self.ready.extend(&length.to_be_bytes()[1..]);
         self.ready.extend([HEADERS, flags]);

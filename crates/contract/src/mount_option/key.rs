@@ -76,7 +76,7 @@ pub enum MountOption {
 impl MountOption {
     pub const ALL: &[Self] = Self::VARIANTS;
 
-    /// By its long or short name.
+    /// Finds an option by its long or short name.
     pub fn find(name: &str) -> Option<Self> {
         name.parse().ok()
     }

@@ -42,7 +42,7 @@ impl Value {
             Self::Flag => false,
             Self::Text | Self::Texts | Self::Overridden => true,
             Self::Path => !text.is_empty(),
-            // As if it were not given.
+            // An empty region counts as not given.
             Self::Region => text.is_empty() || is_region(text),
             Self::Authority => is_authority(text),
             Self::Number(range) => text.parse().is_ok_and(|number| range.contains(&number)),
@@ -118,7 +118,7 @@ fn number_pattern(range: &RangeInclusive<u64>) -> String {
     format!(r"\+?0*[1-9][0-9]{{{},{}}}", fewest - 1, most - 1)
 }
 
-/// By its spelling: nothing in it may lead back up.
+/// Judges the spelling alone: no part of it may lead back up.
 fn is_authority(file: &str) -> bool {
     let below = Path::new(file).strip_prefix(AUTHORITY_IN_POD).ok().map(Path::components);
     below.is_some_and(|mut parts| {
@@ -135,7 +135,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::sync::LazyLock;
 
-    /// As the policies use them.
+    /// The patterns that the admission policies use.
     static PATTERNS: LazyLock<BTreeMap<MountOption, Regex>> = LazyLock::new(|| {
         let patterns =
             MountOption::ALL.iter().filter_map(|option| Some((*option, option.value().pattern()?)));

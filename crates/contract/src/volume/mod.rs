@@ -23,13 +23,13 @@ pub struct Volume {
     pub authentication: AuthenticationSource,
     /// Where STS is asked for the keys of a role.
     pub sts_region: Option<String>,
-    /// Of the Mountpoint Pod; must exist in its namespace.
+    /// Service account of the Mountpoint Pod; must exist in its namespace.
     pub service_account: Option<String>,
     pub resources: Resources,
     pub cache: Cache,
 }
 
-/// Of the container that serves the volume.
+/// Requests and limits of the container that serves the volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     pub requests_cpu: Option<Quantity>,

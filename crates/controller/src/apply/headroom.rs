@@ -34,7 +34,7 @@ impl Writer {
         self.patch_workload(workload, patch).await
     }
 
-    /// By its name, because others may add or remove theirs at the same time.
+    /// Removes the gate by its name, because others may add or remove theirs at the same time.
     pub(super) async fn remove_gate(&self, workload: &WorkloadRef) -> Attempt {
         let patch = json!({"spec": {"schedulingGates": [{"$patch": "delete", "name": HEADROOM_GATE}]}});
         self.patch_workload(workload, patch).await

@@ -17,7 +17,7 @@ pub struct GatedWorkload {
     pub has_label: bool,
 }
 
-/// By which the watches select such pods: no selector knows both.
+/// What the watches select such pods by: no selector knows both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     Gate,

@@ -31,7 +31,7 @@ pub const DYNAMIC: &str = "dynamicProvisioning";
 #[derive(Clone, Debug)]
 pub struct NewVolume {
     pub id: VolumeId,
-    /// Of the class, or of the Secret that its bucket is created with.
+    /// Region of the class, or of the Secret that its bucket is created with.
     pub region: Option<String>,
     pub provisioner_secret: Option<SecretRef>,
     node_publish_secret: Option<SecretRef>,
@@ -103,7 +103,7 @@ impl NewVolume {
         options
     }
 
-    /// As csi-provisioner would write it.
+    /// The `PersistentVolume` as csi-provisioner would write it.
     pub fn persistent_volume(&self, claim: &Claim, class: &StorageClass, identity: &str) -> PersistentVolume {
         let source = match self.node_publish_secret {
             Some(_) => AuthenticationSource::Secret,

@@ -66,7 +66,7 @@ impl Server {
         (0..2).flat_map(move |node| (0..2).map(move |volume| Self::key(node, volume, edition)))
     }
 
-    /// Of the attachment with this name, which may not be there yet.
+    /// The volume of the attachment with this name, which may not be there yet.
     fn volume_of(&self, attachment: &str) -> Option<String> {
         let mut keys = (0..=self.edition).flat_map(Self::keys_of_edition);
         keys.find(|key| key.attachment_name() == attachment).map(|key| key.volume_name)

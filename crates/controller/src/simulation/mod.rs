@@ -235,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Passes until nothing changes any more.
+    /// Passes until the state no longer changes.
     fn settle(&mut self) {
         for _ in 0..20 {
             let before = self.clone();

@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Of a volume that may be invalid otherwise, which the reconciler reports.
+/// The source of credentials of a volume that may be invalid otherwise, which the reconciler reports.
 pub(super) fn source_of(volume: &S3Volume) -> AuthenticationSource {
     let text = volume.attributes.get(attribute::AUTHENTICATION_SOURCE).map_or("", String::as_str);
     AuthenticationSource::of_volume(text, volume.secret).unwrap_or_default()

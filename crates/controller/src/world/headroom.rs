@@ -22,7 +22,7 @@ impl World {
         Some(Key::Headroom(pod.workload_uid))
     }
 
-    /// As the watch for this mark has shown it.
+    /// Takes the workload as the watch for this mark has shown it.
     pub fn set_marked(&mut self, mark: Mark, gated: GatedWorkload) -> Vec<Key> {
         let uid = gated.workload.uid.clone();
         if !gated.has(mark) {
@@ -47,7 +47,7 @@ impl World {
         vec![Key::Headroom(uid.to_owned())]
     }
 
-    /// As our own write has left it.
+    /// Takes the workload as our own write has left it.
     pub fn set_gated(&mut self, gated: &GatedWorkload) -> Vec<Key> {
         for mark in [Mark::Gate, Mark::Label] {
             self.set_marked(mark, gated.clone());

@@ -14,7 +14,7 @@ pub struct HeadroomIndex {
     marked: [HashMap<String, GatedWorkload>; 2],
     pub(super) pods: BTreeMap<String, HeadroomPod>,
     pub(super) pods_by_workload: HashMap<String, BTreeSet<String>>,
-    /// By namespace and name of the claims that they wait for.
+    /// Keyed by namespace and name of the claims that they wait for.
     pub(super) gated_by_claim: HashMap<(String, String), BTreeSet<String>>,
 }
 
@@ -55,7 +55,7 @@ impl HeadroomIndex {
         }
     }
 
-    /// As the last of the two watches has shown it.
+    /// The workload as the newer of the two watches has shown it.
     pub(super) fn gated(&self, uid: &str) -> Option<&GatedWorkload> {
         let both = self.marked.iter().filter_map(|marked| marked.get(uid));
         both.max_by_key(|gated| gated.resource_version)

@@ -42,7 +42,7 @@ pub struct World {
     pub held: HashSet<String>,
     /// Nodes on which a decision under way moves a mount to this version.
     pub upgrading: HashSet<String>,
-    /// Of workloads whose service account was looked up.
+    /// Roles of workloads whose service account was looked up.
     pub(super) roles: HashMap<String, String>,
     /// Mountpoint Pods that disappeared while an attachment names them.
     pub(super) lost: BTreeSet<String>,
@@ -55,7 +55,7 @@ pub struct World {
     pub(super) volumes_by_handle: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_workload: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_pod: HashMap<String, BTreeSet<String>>,
-    /// By the attachment that each pod was created for, whether that exists or not.
+    /// Keyed by the attachment that each pod was created for, whether that exists or not.
     pub(super) pods_by_attachment: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_volume: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_group: HashMap<String, BTreeSet<String>>,

@@ -17,7 +17,7 @@ pub struct View {
     pub waiting: Vec<Workload>,
     /// Waiting or listed, as far as they are known.
     pub workloads: Vec<Workload>,
-    /// Whose attachment was deleted by hand; some may be waiting, too.
+    /// Workloads whose attachment was deleted by hand; some may be waiting, too.
     pub detached: Vec<Detached>,
     /// Listed UIDs that no watch knows to be alive, with their last known place.
     pub suspects: BTreeMap<String, Option<ObjectName>>,

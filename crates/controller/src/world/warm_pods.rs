@@ -18,7 +18,7 @@ const RESERVED_FOR: SignedDuration = SignedDuration::from_mins(1);
 pub struct WarmPods {
     pub per_node: PerNode,
     pub in_cluster: usize,
-    /// Of the pods that this controller makes.
+    /// Shape of the pods that this controller makes.
     pub shape: String,
     pub(super) by_node: HashMap<String, BTreeSet<String>>,
     /// UIDs of nodes where the driver runs and pods may be added.

@@ -28,7 +28,7 @@ use crate::observe::answer;
 use crate::snapshot::Snapshot;
 use crate::workload::claims;
 
-/// Of each container, from the end.
+/// What is kept of each container's log, from the end.
 const LOG_LINES: i64 = 5000;
 const LOG_BYTES: i64 = 4 << 20;
 

@@ -25,7 +25,7 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         time.is_none_or(|time| snapshot.now.duration_since(time.0) > than)
     };
     for (name, error) in &snapshot.malformed_attachments {
-        let message = format!("cannot be understood: {error}");
+        let message = format!("cannot be parsed: {error}");
         found.push(
             finding(Level::Error, name.clone(), message).remedy(format!("kubectl get s3pa {name} -o yaml")),
         );
@@ -49,7 +49,7 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
         }
         let gone = attachment.spec.workload_uids().filter(|uid| !uids.contains(uid)).count();
         if gone > 0 {
-            let message = format!("lists {gone} workloads that do not exist any more");
+            let message = format!("lists {gone} workloads that no longer exist");
             found.push(finding(Level::Warning, name, message).remedy(CHECK_CONTROLLER));
         }
     }
@@ -100,10 +100,10 @@ mod tests {
             found(|it| it.mountpoint_pods.clear()),
             ["names Mountpoint Pod mp-1, which does not exist"]
         );
-        assert_eq!(found(|it| it.pods.clear()), ["lists 1 workloads that do not exist any more"]);
+        assert_eq!(found(|it| it.pods.clear()), ["lists 1 workloads that no longer exist"]);
         let malformed =
             |it: &mut Snapshot| it.malformed_attachments = vec![("s3pa-2".into(), "no nodeName".into())];
-        assert_eq!(found(malformed), ["cannot be understood: no nodeName"]);
+        assert_eq!(found(malformed), ["cannot be parsed: no nodeName"]);
     }
 
     #[test]

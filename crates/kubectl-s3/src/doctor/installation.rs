@@ -26,26 +26,23 @@ pub(super) fn definition(snapshot: &Snapshot) -> Vec<Finding> {
     let finding =
         |level, message: String| Finding::new(Check::Definition, level, expected.name_any(), message);
     let Some(found) = &snapshot.definition else {
-        let message = "the definition of attachments is not installed: new pods wait".to_owned();
+        let message = "the CRD of attachments is not installed: new pods wait".to_owned();
         return vec![finding(Level::Error, message).remedy(CREATE)];
     };
     let wrong = |level, message: String| vec![finding(level, message).remedy(UPDATE)];
     let Some(mine) = expected.spec.versions.first() else { return Vec::new() };
     let Some(its) = found.spec.versions.iter().find(|version| version.name == mine.name && version.served)
     else {
-        return wrong(Level::Error, format!("the definition does not serve version {}", mine.name));
+        return wrong(Level::Error, format!("the CRD does not serve version {}", mine.name));
     };
     let selectable = |version: &CustomResourceDefinitionVersion| -> BTreeSet<String> {
         version.selectable_fields.iter().flatten().map(|field| field.json_path.clone()).collect()
     };
     if let Some(missing) = selectable(mine).difference(&selectable(its)).next() {
-        return wrong(
-            Level::Error,
-            format!("the definition is outdated: it cannot be selected by {missing}"),
-        );
+        return wrong(Level::Error, format!("the CRD is outdated: it has no selectable field {missing}"));
     }
     if let Some(missing) = properties(mine).difference(&properties(its)).next() {
-        return wrong(Level::Warning, format!("the definition is outdated: it has no field {missing}"));
+        return wrong(Level::Warning, format!("the CRD is outdated: it has no field {missing}"));
     }
     Vec::new()
 }
@@ -136,7 +133,7 @@ pub(super) fn node_service(snapshot: &Snapshot) -> Vec<Finding> {
     };
     for csi_node in snapshot.csi_nodes.iter().filter(|node| runs_on(&node.name_any()) && !is_registered(node))
     {
-        let message = "the node service runs, but the kubelet does not know the driver".to_owned();
+        let message = "the node service runs, but the driver is not registered with the kubelet".to_owned();
         found.push(error(&csi_node.name_any(), message, "check `node.kubeletPath` of the chart"));
     }
     // A workload with a volume of ours can only be scheduled to a node that has the driver if the cluster says so.
@@ -164,7 +161,7 @@ pub(super) fn versions(snapshot: &Snapshot) -> Vec<Finding> {
     }
     let plugin = env!("CARGO_PKG_VERSION");
     if let Some(other) = versions.iter().find(|version| !version.is_empty() && *version != plugin) {
-        let message = format!("the driver is {other}, this plugin {plugin}: what they know may differ");
+        let message = format!("the driver is {other}, this plugin {plugin}: results may be inaccurate");
         found.push(
             Finding::new(Check::Versions, Level::Info, "", message)
                 .remedy("use the plugin of the driver's version"),
@@ -209,7 +206,7 @@ mod tests {
         let mut outdated = MountpointS3PodAttachment::crd();
         outdated.spec.versions[0].selectable_fields = None;
         snapshot.definition = Some(outdated);
-        assert!(definition(&snapshot)[0].message.contains("cannot be selected by"));
+        assert!(definition(&snapshot)[0].message.contains("no selectable field"));
         assert!(definition(&snapshot)[0].remedy.starts_with("restart the controller"));
         let mut other = MountpointS3PodAttachment::crd();
         other.spec.versions[0].name = "v1".to_owned();
@@ -243,7 +240,7 @@ mod tests {
         snapshot.daemon_sets = vec![daemon_set(2, 1)];
         assert!(node_service(&snapshot)[0].message.contains("1 of 2"));
         snapshot.csi_nodes[0].spec.drivers.clear();
-        assert!(node_service(&snapshot)[1].message.contains("does not know the driver"));
+        assert!(node_service(&snapshot)[1].message.contains("not registered with the kubelet"));
         snapshot.node_services.clear();
         assert_eq!(levels(&node_service(&snapshot)), [Level::Error, Level::Info]);
     }

@@ -81,9 +81,11 @@ pub(super) fn volumes(snapshot: &Snapshot) -> Vec<Finding> {
         }
     }
     for (handle, names) in handles.into_iter().filter(|(_, names)| names.len() > 1) {
-        let message = format!("have the same volumeHandle \"{handle}\": a node may take one for the other");
+        let message = format!("have the same volumeHandle \"{handle}\": the driver may confuse them");
         let finding = Finding::new(Check::Volumes, Level::Error, names.join(", "), message);
-        found.push(finding.remedy("give each volume its own `volumeHandle`; the bucket may be the same"));
+        found.push(
+            finding.remedy("give each PersistentVolume a unique `volumeHandle`; the bucket may be the same"),
+        );
     }
     found
 }

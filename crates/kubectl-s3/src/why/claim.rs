@@ -15,7 +15,7 @@ use crate::workload::{is_ready, node};
 
 /// Written by the cluster on claims of every class.
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// Of the cluster's binder.
+/// Reasons of the cluster's binder.
 const UNBOUND: &[&str] = &["FailedBinding", "VolumeMismatch", "ProvisioningFailed"];
 
 /// The claim, if it is there, and what that means.
@@ -76,7 +76,7 @@ pub(super) fn is_foreign_class(snapshot: &Snapshot, name: &str) -> bool {
     snapshot.class(name).is_some_and(|class| class.provisioner != DRIVER)
 }
 
-/// A claim that is bound does not need its class any more.
+/// A claim that is bound no longer needs its class.
 pub(super) fn class(snapshot: &Snapshot, name: &str, is_bound: bool) -> Outcome {
     let Some(class) = snapshot.class(name) else {
         return match (is_bound, snapshot.is_readable(Readable::Classes)) {
@@ -205,7 +205,7 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
     stop(
         "ProvisioningPending",
         "the claim has no volume yet, and no event says why".to_owned(),
-        "wait some seconds; if it stays so, look at the controller's log",
+        "wait a few seconds; if this persists, check the controller's logs",
         subject.controller_logs(),
     )
 }

@@ -143,7 +143,7 @@ pub(super) fn node_service(subject: Subject<'_>) -> Outcome {
         return Outcome::Stops(Stop {
             object: name.clone(),
             reason: "DriverNotRegistered".to_owned(),
-            message: format!("the kubelet of node {node} does not know the driver {DRIVER}"),
+            message: format!("the driver {DRIVER} is not registered with the kubelet of node {node}"),
             remedy: "check `node.kubeletPath` of the chart, and the log of the node service".to_owned(),
             command: format!("kubectl logs -n {namespace} {name}"),
         });

@@ -112,7 +112,7 @@ pub(super) fn attachment(
     stop(
         "AttachmentPending",
         "the controller has not attached the pod yet".to_owned(),
-        "wait some seconds; if it stays so, look at the controller's log",
+        "wait a few seconds; if this persists, check the controller's logs",
         subject.controller_logs(),
     )
 }
@@ -145,7 +145,7 @@ pub(super) fn mountpoint_pod(
             return Outcome::unknown(name, "not readable");
         }
         let message = format!("Mountpoint Pod {namespace}/{name} does not exist yet");
-        let remedy = "wait some seconds; if it stays so, look at the controller's log";
+        let remedy = "wait a few seconds; if this persists, check the controller's logs";
         return stop("MountpointPodMissing", message, remedy, subject.controller_logs());
     };
     let pod = &facts.pod;
@@ -160,9 +160,7 @@ pub(super) fn mountpoint_pod(
     }
     let note = format!("version {}", pod.driver_version);
     match pod.phase {
-        Phase::Running if pod.is_ending() => {
-            Outcome::pass(name, format!("{note}, ends when its workloads have"))
-        }
+        Phase::Running if pod.is_ending() => Outcome::pass(name, format!("{note}, ends after its workloads")),
         Phase::Running => Outcome::pass(name, note),
         _ if subject.is_mounted() => Outcome::pass(name, "starting"),
         _ => {
@@ -180,7 +178,7 @@ fn remedy(reason: Reason) -> &'static str {
         Reason::MountpointPodUnschedulable => {
             "make room on the node: the Mountpoint Pod must run beside its workload"
         }
-        Reason::MountpointPodCrashing => "see what its container said before it ended",
+        Reason::MountpointPodCrashing => "read the last log lines of its container",
         Reason::MountpointPodStartFailed => "do what the message says; the kubelet tries again by itself",
         _ => "the controller replaces it; if the node rejected it, make room there",
     }
@@ -230,13 +228,13 @@ pub(super) fn mount(
         None => stop(
             "MountPending",
             "the kubelet has not mounted the volume yet, and no event says why".to_owned(),
-            "wait some seconds; the kubelet tries again with growing pauses of up to two minutes".to_owned(),
+            "wait a few seconds; the kubelet tries again with growing pauses of up to two minutes".to_owned(),
             format!("kubectl describe pod -n {} {}", subject.namespace(), subject.pod.name_any()),
         ),
     }
 }
 
-/// By the code that the node service answers the kubelet with.
+/// Chooses by the code that the node service answers the kubelet with.
 fn advice(failure: &MountFailure, name: &str, volume: Option<&VolumeFacts>, logs: &str) -> (String, String) {
     let look = format!("kubectl get pv {name} -o yaml");
     let bucket = volume.map_or("the bucket".to_owned(), |volume| format!("bucket {}", volume.bucket));

@@ -45,7 +45,7 @@ impl Supervisor {
             }
             (Some(MountReply::Left), None) => {
                 process.stop_between_requests();
-                log::info("mount left to another pod", &process.log_fields());
+                log::info("mount handed to another Mountpoint Pod", &process.log_fields());
                 send(&node, &MountReply::Left);
                 Ok(State::Left(process))
             }

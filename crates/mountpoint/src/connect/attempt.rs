@@ -28,7 +28,7 @@ pub(super) enum Outcome {
 pub(super) fn attempt(client: &S3CrtClient, path: &S3Path, route: Option<Route>, until: Instant) -> Outcome {
     let (listed, answers) = mpsc::channel();
     let (client, path) = (client.clone(), path.clone());
-    // Once there is an outcome, no one receives from the threads any more.
+    // Once there is an outcome, the threads no longer have a receiver.
     thread::spawn(move || {
         let listing = client.list_objects(&path.bucket, None, "", 0, path.prefix.as_str());
         let _ = listed.send(futures::executor::block_on(listing).map(drop));

@@ -30,7 +30,7 @@ pub(super) enum Failure {
         "the mount process died with bytes of this file that were not uploaded yet: write the file again"
     )]
     Lost,
-    #[error("{deaths} mount processes have died with this request")]
+    #[error("request refused: {deaths} mount processes died while handling it")]
     Deadly { deaths: u32 },
 }
 

@@ -51,7 +51,7 @@ impl Spools {
         Some(self.folder.as_ref()?.join(format!("{PREFIX}{handle}")))
     }
 
-    /// Removes what predecessors have left of files that are not open any more.
+    /// Removes what predecessors have left of files that are no longer open.
     pub(super) fn keep_only(&self, handles: &[u64]) {
         let entries = self.folder.as_ref().and_then(|folder| fs::read_dir(folder).ok());
         for entry in entries.into_iter().flatten().flatten() {

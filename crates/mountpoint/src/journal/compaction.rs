@@ -58,7 +58,7 @@ fn rewrite(folder: &Path, shared: &Mutex<State>, to: u64) -> io::Result<()> {
             draft.catch_up(to)?;
         }
         let mut state = shared.lock();
-        // A line could not be written, and there is no journal any more.
+        // A line could not be written, so there is no longer a journal.
         if state.file.is_none() {
             return fs::remove_file(&draft.path);
         }

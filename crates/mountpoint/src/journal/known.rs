@@ -159,7 +159,7 @@ impl Nodes {
         }
     }
 
-    /// Whether the kernel does not know it any more.
+    /// Whether the kernel no longer knows it.
     pub(crate) fn forget(&mut self, ino: u64, lookups: u64) -> bool {
         let Some(node) = self.by_number.get_mut(&ino) else { return false };
         node.lookups = node.lookups.saturating_sub(lookups);

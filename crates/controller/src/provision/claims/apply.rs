@@ -45,7 +45,7 @@ pub(crate) async fn apply(plan: Plan, steps: &mut impl Execute) -> Result<Next, 
 
 pub(super) struct ClaimSteps<'a> {
     pub(super) context: &'a ClaimContext,
-    /// As of the last write.
+    /// The claim as of the last write.
     pub(super) claim: Claim,
 }
 

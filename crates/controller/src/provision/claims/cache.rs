@@ -17,7 +17,7 @@ pub struct ProvisionCache(Arc<Mutex<Cached>>);
 
 #[derive(Debug, Default)]
 struct Cached {
-    /// By (namespace, name), including bound ones: a watch event that is older than our own write must be recognised.
+    /// Keyed by (namespace, name), including bound ones: a watch event that is older than our own write must be recognised.
     claims: HashMap<(String, String), Claim>,
     volumes: BTreeSet<String>,
 }

@@ -42,7 +42,7 @@ pub struct Claim {
     pub finalizers: Vec<String>,
     pub class: String,
     pub access_modes: Vec<String>,
-    /// As the claim writes it.
+    /// The requested size, as the claim writes it.
     pub storage: String,
     pub bound_to: Option<String>,
     pub terminating: bool,
@@ -154,7 +154,7 @@ impl Claim {
         self.annotations.get(SELECTED_NODE).is_some_and(|node| !node.is_empty())
     }
 
-    /// Of its `PersistentVolume`, as csi-provisioner names it.
+    /// Name of its `PersistentVolume`, as csi-provisioner chooses it.
     pub fn volume_name(&self) -> String {
         format!("pvc-{}", self.uid)
     }

@@ -13,7 +13,7 @@ pub(super) struct ClaimContext {
     pub(super) context: Arc<Context>,
     pub(super) cache: ProvisionCache,
     pub(super) accounts: StartedAccounts,
-    /// Of this process, as csi-provisioner's.
+    /// Identifies this process, like csi-provisioner's identity.
     pub(super) identity: String,
 }
 

@@ -146,7 +146,7 @@ fn is_namespace(text: &str) -> bool {
     is_subdomain(text) && !text.contains('.') && text.len() <= 63
 }
 
-/// As the API server has it for most names.
+/// The rule of the API server for most names.
 fn is_subdomain(text: &str) -> bool {
     let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let label = |label: &str| {

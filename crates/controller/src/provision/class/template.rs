@@ -26,7 +26,7 @@ pub enum Field {
     NodePublishSecretName,
     #[strum(serialize = "csi.storage.k8s.io/node-publish-secret-namespace")]
     NodePublishSecretNamespace,
-    /// Of all operations that have no Secret of their own.
+    /// For all operations that have no Secret of their own.
     #[strum(serialize = "csi.storage.k8s.io/secret-name")]
     DefaultSecretName,
     #[strum(serialize = "csi.storage.k8s.io/secret-namespace")]

@@ -106,7 +106,7 @@ impl Kubernetes {
         }}));
         let (claims, params) = (self.claims(&claim.namespace), PatchParams::default());
         let written = respond(request, claims.patch(&claim.name, &params, &patch)).await?;
-        Claim::of(&written).ok_or_else(|| conflict(request, "it is not for this driver any more"))
+        Claim::of(&written).ok_or_else(|| conflict(request, "it is no longer for this driver"))
     }
 
     /// Removes the annotation, too. `None` if the claim is gone or has no such finalizer.

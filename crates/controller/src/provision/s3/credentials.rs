@@ -12,7 +12,7 @@ const REGION: &str = "region";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Credentials {
     pub keys: Keys,
-    /// Of the Secret, if it has one.
+    /// Region of the Secret, if it has one.
     pub region: Option<String>,
 }
 

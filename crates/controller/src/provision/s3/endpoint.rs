@@ -16,7 +16,7 @@ pub struct EndpointError {
 pub struct Endpoint {
     /// `None` for Amazon's.
     url: Option<Url>,
-    /// As configured.
+    /// The URL as configured.
     address: String,
     default_region: String,
 }

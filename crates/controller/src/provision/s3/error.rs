@@ -73,7 +73,7 @@ impl ErrorKind {
     }
 }
 
-/// Of what a server says, in bytes: it is kept, logged and put into Events.
+/// Longest text of a server, in bytes: it is kept, logged and put into Events.
 const LONGEST_DETAIL: usize = 512;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

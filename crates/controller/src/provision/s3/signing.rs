@@ -59,7 +59,7 @@ pub(super) fn sign(
     headers
 }
 
-/// As HTTP has it: without the port that the scheme implies.
+/// The `Host` header: without the port that the scheme implies.
 fn host(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}"))

@@ -10,7 +10,7 @@ use crate::journal::{self, Version};
 use crate::uploads::{Again, Published, again};
 
 impl Writer {
-    /// Of a file of which nothing was lost.
+    /// The writer of a file of which nothing was lost.
     pub(in crate::fuse) fn inherit(storage: &Storage, handle: u64, known: &journal::Handle) -> Self {
         let mut spool = Spool::inherit(storage.spools.clone(), handle);
         let published = known.published.as_ref();
@@ -38,7 +38,7 @@ impl Writer {
         self.repeat(storage, &mut state).await
     }
 
-    /// No program has the file open any more. If none has written to it, what another client has put there meanwhile must
+    /// The file is no longer open in any program. If none has written to it, what another client has put there meanwhile must
     /// stay, also if the file was opened again before that was known.
     pub(super) async fn repeat_for_the_last_time(
         &self,

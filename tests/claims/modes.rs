@@ -40,8 +40,7 @@ async fn a_bucket_with_objects_is_kept_and_reported() {
     tenant.volume_gone(&volume.name_any()).await;
     tenant.has_event(&volume.name_any(), &["BucketKept:", &bucket, "is not empty"]).await;
     assert_eq!(tenant.server.get(&bucket, "precious").unwrap(), b"x");
-    let metrics = controller.as_ref().unwrap().metrics();
-    assert!(metrics.contains("s3_csi_controller_buckets_kept_total{reason=\"not_empty\"}"), "{metrics}");
+    controller.as_ref().unwrap().counts("s3_csi_controller_buckets_kept_total{reason=\"not_empty\"}").await;
 }
 
 #[tokio::test]

@@ -168,6 +168,6 @@ fn no_secret_is_seen(story: &Story, account: Account) {
         .args(["--recursive", "--files-with-matches", "--fixed-strings", account.secret_key, "/var/log/pods"])
         .output()
         .unwrap();
-    let found = String::from_utf8_lossy(&logs.stdout);
-    assert_eq!(logs.status.code(), Some(1), "{}: in {found}", story.name);
+    // The status also says that a folder was removed meanwhile: other stories end their pods.
+    assert!(logs.stdout.is_empty(), "{}: in {}", story.name, String::from_utf8_lossy(&logs.stdout));
 }

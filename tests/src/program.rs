@@ -15,7 +15,8 @@ use crate::account::Account;
 use crate::memory_limit::MemoryLimit;
 use crate::{Seen, eventually, inside};
 
-pub const STARTS_WITHIN: Duration = Duration::from_mins(1);
+/// Several programs start at once, on a busy machine.
+pub const STARTS_WITHIN: Duration = Duration::from_mins(3);
 
 /// Numbers log files and probe ports.
 static NUMBER: AtomicU16 = AtomicU16::new(0);
@@ -31,6 +32,7 @@ pub struct Program {
 /// A program's response to one of its probe paths: the status line and the body.
 pub fn probe(address: SocketAddr, path: &str) -> (String, String) {
     let mut connection = TcpStream::connect(address).unwrap();
+    connection.set_read_timeout(Some(STARTS_WITHIN)).unwrap();
     write!(connection, "GET {path} HTTP/1.1\r\nHost: probes\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     connection.read_to_string(&mut answer).unwrap();
@@ -100,6 +102,15 @@ impl Program {
 
     pub fn metrics(&self) -> String {
         self.probe("/metrics").1
+    }
+
+    /// Waits until its metrics have this sample: programs count after they have acted.
+    pub async fn counts(&self, sample: &str) {
+        eventually(&format!("{} counts `{sample}`", self.name), STARTS_WITHIN, || async {
+            let metrics = self.metrics();
+            Seen::some(metrics.contains(sample).then_some(()), metrics)
+        })
+        .await;
     }
 
     pub fn log(&self) -> String {

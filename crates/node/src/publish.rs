@@ -32,6 +32,8 @@ pub async fn publish(context: &Context, request: PublishRequest) -> Result<(), P
     let request = Arc::new(request);
     let _guard = context.locks.try_target(&request.target).ok_or(PublishError::Busy)?;
     let until = Instant::now() + deadlines::MOUNTER_LISTENS;
+    // Before, no workload seems to have an attachment. Without an API server, mounts that are served stay as they are.
+    let _ = tokio::time::timeout_at(until.into(), context.cache.wait_until_synced()).await;
     if is_served_unattached(context, &request).await? {
         return Ok(());
     }

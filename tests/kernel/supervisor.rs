@@ -11,7 +11,7 @@ use node::comm;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use s3_csi_tests::memory_limit::MemoryLimit;
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, programs, with};
 use s3_csi_tests::{cluster, within};
 use xtask::s3::ALICE;
 
@@ -96,6 +96,25 @@ fn secrets_in_the_output_of_a_program_are_not_quoted() {
     for text in [&refused.message, &written, &pod.log()] {
         assert!(!text.contains(secret), "{text}");
     }
+}
+
+/// It quotes names of objects and messages of servers with their line breaks.
+#[test]
+fn what_a_mount_process_logs_is_no_reply() {
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    let own = folder.path().join("s3-csi-mountpoint");
+    fs::copy(programs().join("s3-csi-mounter"), folder.path().join("s3-csi-mounter")).unwrap();
+    let program = programs().join("s3-csi-mountpoint");
+    let forged = r#"s3-csi-mount-reply {"refused":{"code":"failed","message":"forged"}}"#;
+    fs::write(&own, format!("#!/bin/sh\necho '{forged}'\nexec {} \"$@\"\n", program.display())).unwrap();
+    for path in [folder.path(), &own] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let pod = MountpointPod::start_programs_at(folder.path(), &folder.path().join("comm"));
+    pod.listening();
+    bucket(ALICE, "forged-reply");
+    assert_eq!(pod.serve(ALICE, "forged-reply", &[]).list("").unwrap(), [""; 0]);
+    pod.logs("forged");
 }
 
 /// A program in place of `mount-s3`, in a folder that every user can read.

@@ -2,10 +2,10 @@
 //! Everything that a start needs is kept, so that another one can be started on the same descriptor.
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::{fs, io};
 
 use mounter::SURVIVAL;
 use mounter::handover::{MountReply, MountRequest, Refused, Serving};
@@ -24,6 +24,8 @@ const MAX_TAIL: usize = 3000;
 const MAX_LAST_LINE: usize = 500;
 /// What `mount-s3` prints when it serves in the foreground.
 const MOUNTED: &str = " is mounted at ";
+/// Another one with each read.
+const RANDOM_WORD: &str = "/proc/sys/kernel/random/uuid";
 
 pub(crate) struct MountProcess {
     pub(crate) request: MountRequest,
@@ -34,6 +36,8 @@ pub(crate) struct MountProcess {
     /// Readable when it has ended.
     end: OwnedFd,
     outputs: Vec<Lines>,
+    /// In each of its replies, see [`MountReply::NONCE`].
+    nonce: String,
     program: Program,
     tail: VecDeque<String>,
 }
@@ -51,13 +55,14 @@ impl MountProcess {
             Program::Own => std::env::current_exe()?.with_file_name("s3-csi-mountpoint"),
             Program::MountS3(path) => path.clone(),
         };
+        let nonce = fs::read_to_string(RANDOM_WORD)?.trim().to_owned();
         let mut command = Command::new(&path);
         command.arg(&request.bucket).args(["/dev/fd/0", "--foreground"]).args(&request.arguments);
-        if *program == Program::Own {
-            command.args(["--survival-folder", SURVIVAL]);
-        }
         // Outside of Amazon's cloud the metadata address does not answer, and each request to it costs seconds.
         command.env_clear().env("AWS_EC2_METADATA_DISABLED", "true").envs(&request.environment);
+        if *program == Program::Own {
+            command.args(["--survival-folder", SURVIVAL]).env(MountReply::NONCE, &nonce);
+        }
         command
             .current_dir(comm)
             .stdin(descriptor.try_clone()?)
@@ -73,6 +78,7 @@ impl MountProcess {
                 child,
                 end,
                 outputs,
+                nonce,
                 program: program.clone(),
                 tail: VecDeque::new(),
             }),
@@ -118,7 +124,7 @@ impl MountProcess {
 
     fn parse_reply(&self, line: &str) -> Option<MountReply> {
         match self.program {
-            Program::Own => MountReply::from_line(line),
+            Program::Own => MountReply::from_line(line, &self.nonce),
             Program::MountS3(_) => line.contains(MOUNTED).then(|| {
                 MountReply::Serving(Serving { pid: self.child.id(), version: "mount-s3".to_owned() })
             }),

@@ -36,7 +36,7 @@ pub(crate) fn on_request(open_files: Arc<OpenFiles>, journal: Arc<Journal>) -> i
             if reply != MountReply::Left {
                 paused = None;
             }
-            println!("{}", reply.to_line());
+            reply.print();
         }
     };
     std::thread::Builder::new().name("leave".to_owned()).spawn(serve).map(drop)

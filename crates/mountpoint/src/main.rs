@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         Err(refused) => return refuse(refused),
     };
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    println!("{}", MountReply::Serving(Serving { pid: std::process::id(), version }).to_line());
+    MountReply::Serving(Serving { pid: std::process::id(), version }).print();
     match session.join() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -81,6 +81,6 @@ fn main() -> ExitCode {
 }
 
 fn refuse(refused: Refused) -> ExitCode {
-    println!("{}", MountReply::Refused(refused).to_line());
+    MountReply::Refused(refused).print();
     ExitCode::FAILURE
 }

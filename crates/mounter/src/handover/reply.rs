@@ -93,14 +93,23 @@ impl std::fmt::Display for Code {
 impl MountReply {
     /// Starts the line in which a mount process reports whether it is serving; everything else it prints is its log.
     const LINE_PREFIX: &str = "s3-csi-mount-reply ";
+    /// Variable with a word that only the mounter and this mount process know. It follows the prefix: the log quotes names of
+    /// objects and messages of servers, which may contain line breaks and then anything, also a reply.
+    pub const NONCE: &str = "S3_CSI_REPLY_NONCE";
 
-    pub fn to_line(&self) -> String {
-        // Strings and numbers always serialize.
-        format!("{}{}", Self::LINE_PREFIX, serde_json::to_string(self).unwrap_or_default())
+    /// On the standard output of a mount process.
+    pub fn print(&self) {
+        println!("{}", self.to_line(&std::env::var(Self::NONCE).unwrap_or_default()));
     }
 
-    pub fn from_line(line: &str) -> Option<Self> {
-        serde_json::from_str(line.strip_prefix(Self::LINE_PREFIX)?).ok()
+    fn to_line(&self, nonce: &str) -> String {
+        // Strings and numbers always serialize.
+        format!("{}{nonce} {}", Self::LINE_PREFIX, serde_json::to_string(self).unwrap_or_default())
+    }
+
+    pub fn from_line(line: &str, nonce: &str) -> Option<Self> {
+        let (found, reply) = line.strip_prefix(Self::LINE_PREFIX)?.split_once(' ')?;
+        (found == nonce).then(|| serde_json::from_str(reply).ok())?
     }
 }
 
@@ -115,19 +124,31 @@ mod tests {
             MountReply::Left,
             MountReply::Refused(Refused::new(Code::NoSuchBucket, "there is no\nbucket `b`")),
         ] {
-            let line = reply.to_line();
+            let line = reply.to_line("word");
             assert!(!line.contains('\n'));
-            assert_eq!(MountReply::from_line(&line), Some(reply));
+            assert_eq!(MountReply::from_line(&line, "word"), Some(reply));
         }
-        assert_eq!(MountReply::from_line("2026-01-01 INFO s3-csi-mount-reply {}"), None);
-        assert_eq!(MountReply::from_line("s3-csi-mount-reply {}"), None);
+        assert_eq!(MountReply::from_line("2026-01-01 INFO s3-csi-mount-reply word {}", "word"), None);
+        assert_eq!(MountReply::from_line("s3-csi-mount-reply word {}", "word"), None);
+    }
+
+    /// As a logged name of an object could be.
+    #[test]
+    fn a_line_without_the_word_of_its_mount_process_is_no_reply() {
+        for line in [
+            "s3-csi-mount-reply \"left\"",
+            "s3-csi-mount-reply  \"left\"",
+            "s3-csi-mount-reply guess \"left\"",
+        ] {
+            assert_eq!(MountReply::from_line(line, "word"), None, "{line}");
+        }
     }
 
     #[test]
     fn an_unknown_code_reads_as_failed() {
-        let line = r#"s3-csi-mount-reply {"refused":{"code":"moon-phase","message":"wait"}}"#;
+        let line = r#"s3-csi-mount-reply word {"refused":{"code":"moon-phase","message":"wait"}}"#;
         assert_eq!(
-            MountReply::from_line(line),
+            MountReply::from_line(line, "word"),
             Some(MountReply::Refused(Refused::new(Code::Failed, "wait")))
         );
     }

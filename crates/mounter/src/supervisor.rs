@@ -258,7 +258,7 @@ fn refuse(peer: &UnixStream, refused: Refused) {
 }
 
 fn send(peer: &UnixStream, answer: &MountReply) {
-    if let Err(error) = reply(peer, answer, REPLY_SENT) {
+    if let Err(error) = reply(peer, answer, None, REPLY_SENT) {
         // The node finds out by itself whether the source is served.
         log::warn(&format!("cannot send the mount reply: {error}"), &[]);
     }

@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::SOCKET;
 use crate::handover::descriptor::is_fuse;
 use crate::handover::frame::{self, FrameError, HEADER};
-use crate::handover::transfer::{self, left, send};
+use crate::handover::transfer::{fill, left, send};
 use crate::handover::{MountReply, MountRequest, Purpose, Refused};
 
 /// Why the node did not get a reply.
@@ -93,11 +93,11 @@ fn exchange(
     // A mounter that refuses without reading the request fails the send, but its reply is there to be read.
     let sent = send(&stream, &message, descriptors, until);
     let (mut header, mut received) = ([0; HEADER], Vec::new());
-    if let Err(error) = read_exact(&stream, &mut header, &mut received, until) {
+    if let Err(error) = fill(&stream, &mut header, &mut received, until) {
         return Err(sent.map_or_else(HandOverError::Send, |()| HandOverError::Receive(error)));
     }
     let mut body = vec![0; frame::body_length(header).map_err(HandOverError::Reply)?];
-    read_exact(&stream, &mut body, &mut received, until).map_err(HandOverError::Receive)?;
+    fill(&stream, &mut body, &mut received, until).map_err(HandOverError::Receive)?;
     Ok((frame::decode(&body).map_err(HandOverError::Reply)?, received))
 }
 
@@ -133,23 +133,6 @@ fn reach(
     prepare(&socket)?;
     rustix::net::connect(&socket, &address)?;
     Ok(socket.into())
-}
-
-fn read_exact(
-    stream: &UnixStream,
-    mut buffer: &mut [u8],
-    descriptors: &mut Vec<OwnedFd>,
-    until: Instant,
-) -> io::Result<()> {
-    while !buffer.is_empty() {
-        match transfer::receive(stream, buffer, descriptors, until) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => buffer = &mut buffer[read..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The mounter's end of the hand-over: a request with its descriptor is received completely and in time, or refused.
 
-use std::io::{self, Write as _};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 
 use crate::handover::descriptor::is_fuse;
 use crate::handover::frame::{self, HEADER};
-use crate::handover::transfer::{self, send};
+use crate::handover::transfer::{fill, fill_if_any, send};
 use crate::handover::{Code, MountReply, MountRequest, Refused};
 
 /// Only root, as the node service is, may hand over mounts. Its process cannot be identified: it runs in another PID
@@ -40,13 +40,11 @@ pub struct Received {
 pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<Received>, Refused> {
     let mut header = [0; HEADER];
     let mut descriptors = Vec::new();
-    if receive_all(stream, &mut header, &mut descriptors, until)? == 0 {
+    if fill_if_any(stream, &mut header, &mut descriptors, until).map_err(|error| refused(&error))? == 0 {
         return Ok(None);
     }
     let mut body = vec![0; frame::body_length(header).map_err(|error| Refused::from(&error))?];
-    if receive_all(stream, &mut body, &mut descriptors, until)? < body.len() {
-        return Err(lost(&io::ErrorKind::UnexpectedEof.into()));
-    }
+    fill(stream, &mut body, &mut descriptors, until).map_err(|error| refused(&error))?;
     let request: MountRequest = frame::decode(&body).map_err(|error| Refused::from(&error))?;
     let (found, expected) = (descriptors.len(), request.purpose.descriptors());
     if found != expected {
@@ -59,55 +57,22 @@ pub fn receive(stream: &UnixStream, until: Instant) -> Result<Option<Received>, 
     Ok(Some(Received { request, descriptor, folder }))
 }
 
-/// Answers a request for the descriptor.
-pub fn reply_with_descriptor(
+/// The answer to a request for the descriptor comes with it.
+pub fn reply(
     stream: &UnixStream,
     reply: &MountReply,
-    descriptor: BorrowedFd<'_>,
+    descriptor: Option<BorrowedFd<'_>>,
     within: Duration,
 ) -> io::Result<()> {
     let frame = frame::encode(reply).map_err(io::Error::other)?;
-    send(stream, &frame, &[descriptor], Instant::now() + within)
+    send(stream, &frame, descriptor.as_slice(), Instant::now() + within)
 }
 
-pub fn reply(mut stream: &UnixStream, reply: &MountReply, within: Duration) -> io::Result<()> {
-    let frame = frame::encode(reply).map_err(io::Error::other)?;
-    stream.set_write_timeout(Some(within))?;
-    stream.write_all(&frame)
-}
-
-/// Fills the buffer, unless the peer hangs up before the first byte.
-fn receive_all(
-    stream: &UnixStream,
-    buffer: &mut [u8],
-    descriptors: &mut Vec<OwnedFd>,
-    until: Instant,
-) -> Result<usize, Refused> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match receive_some(stream, &mut buffer[filled..], descriptors, until)? {
-            0 if filled == 0 => break,
-            0 => return Err(lost(&io::ErrorKind::UnexpectedEof.into())),
-            some => filled += some,
-        }
-    }
-    Ok(filled)
-}
-
-fn lost(error: &io::Error) -> Refused {
-    Refused::new(Code::RequestTimeout, format!("incomplete mount request: {error}"))
-}
-
-fn receive_some(
-    stream: &UnixStream,
-    buffer: &mut [u8],
-    descriptors: &mut Vec<OwnedFd>,
-    until: Instant,
-) -> Result<usize, Refused> {
-    transfer::receive(stream, buffer, descriptors, until).map_err(|error| match error.kind() {
+fn refused(error: &io::Error) -> Refused {
+    match error.kind() {
         io::ErrorKind::InvalidData => Refused::new(Code::WrongDescriptor, error.to_string()),
-        _ => lost(&error),
-    })
+        _ => Refused::new(Code::RequestTimeout, format!("incomplete mount request: {error}")),
+    }
 }
 
 #[cfg(test)]
@@ -116,9 +81,14 @@ mod tests {
     use crate::handover::Purpose;
     use proptest::prelude::*;
     use proptest::sample::Index;
+    use rustix::process::{Signal, kill_process};
+    use rustix::thread::gettid;
+    use signal_hook::consts::SIGUSR1;
     use std::fs::File;
-    use std::io::Read as _;
+    use std::io::{Read as _, Write as _};
     use std::os::fd::AsFd as _;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     const SOON: Duration = Duration::from_millis(200);
 
@@ -175,6 +145,23 @@ mod tests {
             }
         };
         assert_eq!(received(soon(), slow).unwrap_err().code, Code::RequestTimeout);
+    }
+
+    /// SIGTERM may come at any moment.
+    #[test]
+    fn a_signal_does_not_interrupt_a_request() {
+        let arrived = Arc::new(AtomicBool::new(false));
+        signal_hook::flag::register(SIGUSR1, Arc::clone(&arrived)).unwrap();
+        let receiver = gettid();
+        let fetch = frame::encode(&MountRequest::only(Purpose::Fetch)).unwrap();
+        let slow = |mut peer: UnixStream| {
+            for byte in fetch {
+                kill_process(receiver, Signal::USR1).unwrap();
+                std::thread::sleep(SOON / 50);
+                peer.write_all(&[byte]).unwrap();
+            }
+        };
+        assert!(received(later(), slow).unwrap().is_some() && arrived.load(Ordering::Relaxed));
     }
 
     #[test]

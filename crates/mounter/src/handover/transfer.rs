@@ -1,11 +1,12 @@
 //! Bytes and descriptors over the socket, each within a deadline.
 
-use std::io::{self, IoSlice, IoSliceMut, Write as _};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -14,9 +15,10 @@ use rustix::net::{
 /// At most one is accepted. There is room for several, because the kernel silently drops what does not fit.
 const MAX_DESCRIPTORS: usize = 8;
 
-/// The kernel passes descriptors along with the first byte.
+/// The kernel passes descriptors along with the first byte. Calls are repeated after a signal: the kernel does not restart those on
+/// sockets with a timeout.
 pub fn send(
-    mut stream: &UnixStream,
+    stream: &UnixStream,
     message: &[u8],
     descriptors: &[BorrowedFd<'_>],
     until: Instant,
@@ -26,26 +28,68 @@ pub fn send(
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors"));
     }
-    stream.set_write_timeout(Some(left(until)?))?;
-    let mut sent = sendmsg(stream, &[IoSlice::new(message)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let mut sent = 0;
     while sent < message.len() {
         stream.set_write_timeout(Some(left(until)?))?;
-        sent += stream.write(&message[sent..])?;
+        match sendmsg(stream, &[IoSlice::new(&message[sent..])], &mut ancillary, SendFlags::NOSIGNAL) {
+            Ok(some) => {
+                sent += some;
+                ancillary.clear();
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
     Ok(())
 }
 
-/// Reads what there is, and adds the descriptors that came with it. `InvalidData` if there are too many of them.
-pub(super) fn receive(
+/// Fills the buffer, and adds the descriptors that came with it.
+pub(super) fn fill(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    until: Instant,
+) -> io::Result<()> {
+    match fill_if_any(stream, buffer, descriptors, until)? {
+        0 if !buffer.is_empty() => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(()),
+    }
+}
+
+/// The same, but returns 0 if the peer hangs up before the first byte.
+pub(super) fn fill_if_any(
     stream: &UnixStream,
     buffer: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
     until: Instant,
 ) -> io::Result<usize> {
-    stream.set_read_timeout(Some(left(until)?))?;
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match receive(stream, &mut buffer[filled..], descriptors, until)? {
+            0 if filled == 0 => break,
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            some => filled += some,
+        }
+    }
+    Ok(filled)
+}
+
+/// What there is. `InvalidData` if it comes with too many descriptors.
+fn receive(
+    stream: &UnixStream,
+    buffer: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+    until: Instant,
+) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let received = loop {
+        stream.set_read_timeout(Some(left(until)?))?;
+        match recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(sent) = message {
             descriptors.extend(sent);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
 use mounter::deadlines::{MOUNT_PROCESS_REPLY, REPLY_SENT, REQUEST_ARRIVES};
-use mounter::handover::server::{Received, check_peer, receive, reply_with_descriptor};
+use mounter::handover::server::{Received, check_peer, receive, reply};
 use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused, Serving, is_disconnected};
 use rustix::net::{RecvFlags, recv};
 
@@ -146,8 +146,8 @@ impl Supervisor {
     }
 }
 
-fn give_descriptor(node: &UnixStream, process: &MountProcess, reply: &MountReply) {
-    if let Err(error) = reply_with_descriptor(node, reply, process.descriptor(), REPLY_SENT) {
+fn give_descriptor(node: &UnixStream, process: &MountProcess, answer: &MountReply) {
+    if let Err(error) = reply(node, answer, Some(process.descriptor()), REPLY_SENT) {
         // The node asks again when it needs to.
         log::warn(&format!("cannot send the descriptor: {error}"), &[]);
     }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use mounter::EXIT;
 use mounter::deadlines::{MOUNT_PROCESS_REPLY, REPLY_SENT};
 use mounter::handover::server::reply;
-use mounter::handover::{Code, MountReply, Refused};
+use mounter::handover::{Code, MountReply, Purpose, Refused};
 use signal_hook::consts::SIGTERM;
 use thiserror::Error;
 
@@ -83,8 +83,8 @@ enum State {
         node: UnixStream,
         until: Instant,
     },
-    /// The mount process was ended, and one in another pod continues. The descriptor is kept until the node says that this
-    /// pod may end: until then, the mount may have to come back.
+    /// The mount process was ended, and one in another pod continues, or none could yet. The descriptor is kept until the node
+    /// says that this pod may end: until then, the mount may have to come back.
     Left(MountProcess),
 }
 
@@ -212,7 +212,8 @@ impl Supervisor {
             (MountReply::Refused(refused), Some(node)) => {
                 self.fail(&node, refused);
                 process.stop();
-                Ok(State::Waiting)
+                let continues = process.request.purpose == Purpose::Continue;
+                Ok(self.still_left(continues.then_some(process)))
             }
             (MountReply::Refused(refused), None) => {
                 process.stop();

@@ -24,8 +24,10 @@ impl Supervisor {
                     refuse(&peer, refused);
                     state
                 }
-                (Ok(()), State::Waiting) => self.requested_while_waiting(peer, None),
-                (Ok(()), State::Left(process)) => self.requested_while_waiting(peer, Some(process)),
+                (Ok(()), State::Waiting) => self.requested_while_waiting(received(&peer), peer, None),
+                (Ok(()), State::Left(process)) => {
+                    self.requested_while_waiting(received(&peer), peer, Some(process))
+                }
                 // Without waiting for the peer's message, because the first node still waits for its reply.
                 (Ok(()), state @ (State::Starting { .. } | State::Dead { .. } | State::Leaving { .. })) => {
                     if let State::Starting { process, .. }
@@ -44,43 +46,63 @@ impl Supervisor {
     }
 
     /// `left` is the mount process whose mount has moved to another pod, or is about to.
-    fn requested_while_waiting(&mut self, node: UnixStream, left: Option<MountProcess>) -> State {
-        let received = receive(&node, Instant::now() + REQUEST_ARRIVES);
-        match (received, left) {
-            (Ok(Some(Received { request, descriptor: Some(descriptor), folder })), _) => {
-                return self.start_mount(node, request, descriptor, folder);
+    fn requested_while_waiting(
+        &mut self,
+        received: Result<Option<Received>, Refused>,
+        node: UnixStream,
+        left: Option<MountProcess>,
+    ) -> State {
+        let left = match (received, left) {
+            (Ok(Some(Received { request, descriptor: Some(descriptor), folder })), left) => {
+                let continues = request.purpose == Purpose::Continue;
+                match self.start_mount(request, descriptor, folder) {
+                    Ok(process) => {
+                        let until = Instant::now() + MOUNT_PROCESS_REPLY;
+                        return State::Starting { process, node: Some(node), until };
+                    }
+                    Err(error) => {
+                        self.fail(&node, Refused::new(Code::Failed, error.to_string()));
+                        return self.still_left(left.filter(|_| continues));
+                    }
+                }
             }
             (Ok(Some(Received { request, .. })), Some(left)) => {
                 match request.purpose {
                     Purpose::Leave => send(&node, &MountReply::Left),
                     _ => give_descriptor(&node, &left, &MountReply::Left),
                 }
-                return State::Left(left);
+                Some(left)
             }
             // Nothing serves the mount that the node wants to move.
             (Ok(Some(Received { request: MountRequest { purpose: Purpose::Leave, .. }, .. })), None) => {
                 send(&node, &MountReply::Left);
+                None
             }
             (Ok(Some(_)), None) => {
                 refuse(&node, Refused::new(Code::Failed, "this Mountpoint Pod serves no bucket"));
+                None
             }
-            (Ok(None), Some(left)) => return State::Left(left),
-            (Ok(None), None) => {}
+            (Ok(None), left) => left,
             (Err(refused), left) => {
                 refuse(&node, refused);
-                return left.map_or(State::Waiting, State::Left);
+                left
             }
-        }
-        State::Waiting
+        };
+        left.map_or(State::Waiting, State::Left)
+    }
+
+    /// After a mount process failed to continue a mount: the next one may. Without a journal none can, and the mount has to end
+    /// with its last descriptor, so that programs get errors rather than wait.
+    pub(super) fn still_left(&self, process: Option<MountProcess>) -> State {
+        process.filter(|_| self.has_journal()).map_or(State::Waiting, State::Left)
     }
 
     fn start_mount(
         &mut self,
-        node: UnixStream,
         request: MountRequest,
         descriptor: OwnedFd,
         folder: Option<OwnedFd>,
-    ) -> State {
+    ) -> io::Result<MountProcess> {
         error_file::remove(&self.comm);
         // Of a mount that did not come here, and that its pod may serve again.
         self.adopted = None;
@@ -93,26 +115,14 @@ impl Supervisor {
                 self.keep_request(&request).map(|()| request)
             }
         };
-        let request = match kept {
-            Ok(request) => request,
-            Err(error) => {
-                let doing = if continues { "continue" } else { "begin" };
-                self.fail(&node, Refused::new(Code::Failed, format!("cannot {doing} a mount: {error}")));
-                return State::Waiting;
-            }
-        };
+        let request = kept.map_err(|error| {
+            let doing = if continues { "continue" } else { "begin" };
+            io::Error::new(error.kind(), format!("cannot {doing} a mount: {error}"))
+        })?;
         let done = if continues { "mount handed over again" } else { "mount handed over" };
         log::info(done, &[("volume_id", &request.volume_id), ("bucket", &request.bucket)]);
         self.memory = OutOfMemory::watch();
-        match MountProcess::start(&self.program, request, descriptor, &self.comm) {
-            Ok(process) => {
-                State::Starting { process, node: Some(node), until: Instant::now() + MOUNT_PROCESS_REPLY }
-            }
-            Err(error) => {
-                self.fail(&node, Refused::new(Code::Failed, error.to_string()));
-                State::Waiting
-            }
-        }
+        MountProcess::start(&self.program, request, descriptor, &self.comm)
     }
 
     /// The node mounts anew only after it found the source mount dead or gone, for example because it aborted the
@@ -121,8 +131,7 @@ impl Supervisor {
     /// next attempt succeeds. The request of a node that merely lost sight of a source mount must not take the bucket
     /// from workloads that still use it through their own binds, so the connection has to be gone, too.
     fn requested_while_serving(&self, node: UnixStream, mut process: MountProcess) -> Result<State, Outcome> {
-        let received = receive(&node, Instant::now() + REQUEST_ARRIVES);
-        match received.map(|received| received.map(|received| received.request.purpose)) {
+        match received(&node).map(|received| received.map(|received| received.request.purpose)) {
             // A probe.
             Ok(None) => {}
             Err(refused) => refuse(&node, refused),
@@ -146,6 +155,12 @@ impl Supervisor {
     }
 }
 
+/// Nothing from a node that waits for no reply any more: it may have mounted anew since, and would not know that the mount was left.
+fn received(node: &UnixStream) -> Result<Option<Received>, Refused> {
+    let received = receive(node, Instant::now() + REQUEST_ARRIVES)?;
+    Ok(received.filter(|_| !has_hung_up(node)))
+}
+
 fn give_descriptor(node: &UnixStream, process: &MountProcess, answer: &MountReply) {
     if let Err(error) = reply(node, answer, Some(process.descriptor()), REPLY_SENT) {
         // The node asks again when it needs to.
@@ -160,4 +175,55 @@ fn busy(process: &MountProcess) -> Refused {
 
 fn has_hung_up(peer: &UnixStream) -> bool {
     recv(peer, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(read, _)| read == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flags::{Flags, Program};
+    use mounter::handover::frame;
+    use mounter::{JOURNAL, SURVIVAL};
+    use std::fs::{self, File};
+    use std::io::Write as _;
+
+    #[test]
+    fn a_mount_that_cannot_continue_yet_is_kept_as_long_as_it_has_a_journal() {
+        let comm = tempfile::tempdir().unwrap();
+        let ends_at_once = Program::MountS3("/bin/false".into());
+        let flags = Flags {
+            comm: comm.path().to_owned(),
+            program: ends_at_once,
+            termination_log: "/dev/null".into(),
+        };
+        let mut supervisor = Supervisor::new(&flags).unwrap();
+        supervisor.keep_request(&MountRequest::default()).unwrap();
+        let journal = comm.path().join(SURVIVAL).join(JOURNAL);
+        File::create(&journal).unwrap();
+        let mut continued = |left| {
+            let (node, _peer) = UnixStream::pair().unwrap();
+            let (request, null) = (MountRequest::only(Purpose::Continue), File::open("/dev/null").unwrap());
+            let received = Received { request, descriptor: Some(null.into()), folder: None };
+            let mut state = supervisor.requested_while_waiting(Ok(Some(received)), node, left);
+            while matches!(state, State::Starting { .. }) {
+                supervisor.wait_for_event(&state);
+                state = supervisor.step(state).ok().unwrap();
+            }
+            state
+        };
+        let State::Left(left) = continued(None) else { panic!("the descriptor is gone") };
+        let State::Left(left) = continued(Some(left)) else { panic!("the descriptor is gone") };
+        fs::remove_file(journal).unwrap();
+        assert!(matches!(continued(Some(left)), State::Waiting), "programs would wait without end");
+    }
+
+    #[test]
+    fn what_a_node_that_has_hung_up_asked_for_is_not_done() {
+        let (node, mut peer) = UnixStream::pair().unwrap();
+        let leave = frame::encode(&MountRequest::only(Purpose::Leave)).unwrap();
+        peer.write_all(&leave).unwrap();
+        assert!(received(&node).unwrap().is_some());
+        peer.write_all(&leave).unwrap();
+        drop(peer);
+        assert!(received(&node).unwrap().is_none());
+    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use std::time::Instant;
 use std::{fs, io};
 
-use mounter::handover::{Code, MountRequest, Refused, is_disconnected};
+use mounter::handover::{Code, MountRequest, Purpose, Refused, is_disconnected};
 use mounter::{JOURNAL, SURVIVAL};
 use rustix::process::Signal;
 
@@ -89,6 +89,7 @@ impl Supervisor {
     pub(super) fn kept_request(&self) -> io::Result<MountRequest> {
         let folder = self.comm.join(SURVIVAL);
         fs::metadata(folder.join(JOURNAL))?;
-        Ok(serde_json::from_slice(&fs::read(folder.join(REQUEST))?)?)
+        let kept: MountRequest = serde_json::from_slice(&fs::read(folder.join(REQUEST))?)?;
+        Ok(MountRequest { purpose: Purpose::Continue, ..kept })
     }
 }

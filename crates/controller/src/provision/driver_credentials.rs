@@ -1,7 +1,7 @@
 //! The driver's own credentials for S3: the keys of its Secret, or temporary ones of its identity.
 
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use contract::keys::Keys;
 use contract::s3::sts_endpoint;
@@ -11,6 +11,9 @@ use service::keys::DriverKeys;
 use tokio::sync::Mutex;
 
 use super::error::ProvisionError;
+
+/// After an exchange that failed while the keys are still valid: one that gets no answer keeps all requests waiting.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 pub struct DriverCredentials {
     keys: DriverKeys,
@@ -40,7 +43,7 @@ impl DriverCredentials {
     }
 
     pub async fn find(&self) -> Result<Keys, ProvisionError> {
-        if let Some(keys) = self.keys.find() {
+        if let Some(keys) = self.keys.read()? {
             return Ok(keys);
         }
         let exchange = self.exchange.clone().ok_or(ProvisionError::NoDriverKeys)?;
@@ -50,17 +53,55 @@ impl DriverCredentials {
             return Ok(fresh.keys.clone());
         }
         let exchanged = tokio::task::spawn_blocking(move || exchange.keys()).await;
-        match (exchanged.expect("an exchange does not panic"), &*held) {
+        match (exchanged.expect("an exchange does not panic"), &mut *held) {
             (Ok(new), _) => {
                 let renew_at = new.expires.map_or(now, |expires| renew_at(now, expires));
                 *held = Some(Temporary { keys: new.clone(), renew_at });
                 Ok(new)
             }
-            (Err(error), Some(old)) if old.keys.expires.is_some_and(|expires| now < expires) => {
+            (Err(error), Some(Temporary { keys: old, renew_at }))
+                if old.expires.is_some_and(|at| now < at) =>
+            {
                 tracing::warn!(%error, "cannot renew the temporary keys; the old ones stay in use");
-                Ok(old.keys.clone())
+                *renew_at = old.expires.map_or(now, |expires| expires.min(now + RETRY_AFTER));
+                Ok(old.clone())
             }
             (Err(error), _) => Err(ProvisionError::Exchange(Box::new(error))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The token is missing, so that each exchange fails.
+    #[tokio::test]
+    async fn a_failed_exchange_is_not_repeated_at_once_while_the_keys_are_valid() {
+        let nowhere = Path::new("/nowhere");
+        let flags = IdentityFlags {
+            container_credentials_uri: "http://agent".to_owned(),
+            container_token_file: Some(nowhere.to_owned()),
+            ..IdentityFlags::default()
+        };
+        let keys = DriverKeys { folder: Some(nowhere.to_owned()) };
+        let driver = DriverCredentials::new(keys, &flags, "us-east-1", None);
+        let now = SystemTime::now();
+        for (life, expected) in [(300, Some(30)), (10, Some(10)), (0, None)] {
+            let (expires, expected) = (now + Duration::from_secs(life), expected.map(Duration::from_secs));
+            let keys = Keys {
+                access_key_id: "OLD".to_owned(),
+                secret_access_key: "s".into(),
+                session_token: None,
+                expires: Some(expires),
+            };
+            *driver.held.lock().await = Some(Temporary { keys, renew_at: now });
+            let found = driver.find().await.ok().map(|keys| keys.access_key_id);
+            assert_eq!(found.as_deref(), expected.map(|_| "OLD"), "{life}");
+            let renew_at = driver.held.lock().await.as_ref().unwrap().renew_at;
+            let renewed_in = renew_at.duration_since(now).unwrap();
+            let expected = expected.unwrap_or_default();
+            assert!(renewed_in >= expected && renew_at <= expires.max(now), "{life}: {renewed_in:?}");
         }
     }
 }

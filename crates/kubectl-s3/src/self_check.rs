@@ -84,7 +84,7 @@ impl Verdict {
             },
             ErrorKind::Unreachable | ErrorKind::Timeout | ErrorKind::ConnectionLost => Self::Unreachable,
             ErrorKind::UntrustedCertificate => Self::Untrusted,
-            ErrorKind::InvalidResponse => Self::Failed,
+            ErrorKind::InvalidResponse | ErrorKind::NotSent => Self::Failed,
         }
     }
 

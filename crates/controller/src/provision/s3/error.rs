@@ -31,6 +31,8 @@ pub enum ErrorKind {
     Answered(S3Failure),
     /// The server answered with something that S3 never answers.
     InvalidResponse,
+    /// Other requests use all the memory that there is for requests.
+    NotSent,
     Unreachable,
     UntrustedCertificate,
     Timeout,
@@ -45,7 +47,7 @@ impl ErrorKind {
             | Self::InvalidResponse
             | Self::Timeout
             | Self::ConnectionLost => true,
-            Self::Answered(_) | Self::Unreachable | Self::UntrustedCertificate => false,
+            Self::Answered(_) | Self::NotSent | Self::Unreachable | Self::UntrustedCertificate => false,
         }
     }
 
@@ -67,7 +69,7 @@ impl ErrorKind {
                 S3Failure::Throttled | S3Failure::ServerError => Code::Unavailable,
             },
             Self::InvalidResponse | Self::UntrustedCertificate => Code::FailedPrecondition,
-            Self::Unreachable | Self::ConnectionLost => Code::Unavailable,
+            Self::NotSent | Self::Unreachable | Self::ConnectionLost => Code::Unavailable,
             Self::Timeout => Code::DeadlineExceeded,
         }
     }
@@ -253,6 +255,11 @@ impl fmt::Display for S3Error {
                 formatter,
                 "{endpoint} sent an invalid response to {action} on bucket `{bucket}` ({detail}): check that it is an \
                  S3 endpoint"
+            ),
+            ErrorKind::NotSent => write!(
+                formatter,
+                "cannot send {action} on bucket `{bucket}` to {endpoint}: other requests did not free the memory for it ({detail}); \
+                 the driver will retry"
             ),
             ErrorKind::Unreachable => write!(
                 formatter,

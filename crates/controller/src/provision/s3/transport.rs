@@ -20,6 +20,8 @@ use crate::provision::metrics::{ProvisioningMetrics, S3Calls};
 
 /// csi-provisioner cancels a call after 10 s; it must get the error before that.
 const S3_TIMEOUT: Duration = Duration::from_secs(8);
+/// Other requests give their memory back within this, unless the server is slow. Nothing is sent before.
+const MEMORY_WITHIN: Duration = Duration::from_secs(8);
 /// An error with its message.
 const SMALL_ANSWER_BYTES: u32 = 64 << 10;
 /// A list of a thousand keys of a kilobyte, each byte of which may be written as three, with their metadata.
@@ -72,21 +74,26 @@ impl Transport {
         keys: &Keys,
         build: impl FnOnce() -> S3Request,
     ) -> Result<S3Response<'_>, S3Error> {
-        let answered = async {
-            let (request, answer) = sizes(call.operation);
-            let memory =
-                self.memory.acquire_many(request + answer).await.expect("the semaphore is never closed");
-            let body = self.exchange(call, build(), keys, answer as usize).await?;
-            Ok(S3Response { body, _memory: memory })
-        };
-        let outcome = match tokio::time::timeout(S3_TIMEOUT, answered).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                Err(S3Error::new(ErrorKind::Timeout, call, format!("within {} s", S3_TIMEOUT.as_secs())))
-            }
-        };
+        let (request, answer) = sizes(call.operation);
+        let memory = self.memory_for(call, request + answer, MEMORY_WITHIN).await?;
+        let exchange = self.exchange(call, build(), keys, answer as usize);
+        let outcome = tokio::time::timeout(S3_TIMEOUT, exchange)
+            .await
+            .unwrap_or_else(|_| Err(late(ErrorKind::Timeout, call, S3_TIMEOUT)));
         self.calls.count(call.operation.into(), outcome.is_ok());
-        outcome
+        Ok(S3Response { body: outcome?, _memory: memory })
+    }
+
+    async fn memory_for(
+        &self,
+        call: &Call<'_>,
+        bytes: u32,
+        within: Duration,
+    ) -> Result<SemaphorePermit<'_>, S3Error> {
+        match tokio::time::timeout(within, self.memory.acquire_many(bytes)).await {
+            Ok(memory) => Ok(memory.expect("the semaphore is never closed")),
+            Err(_) => Err(late(ErrorKind::NotSent, call, within)),
+        }
     }
 
     async fn exchange(
@@ -121,11 +128,33 @@ impl Transport {
     }
 }
 
+fn late(kind: ErrorKind, call: &Call<'_>, within: Duration) -> S3Error {
+    S3Error::new(kind, call, format!("within {} s", within.as_secs()))
+}
+
 /// The largest request and the largest answer.
 fn sizes(operation: Operation) -> (u32, u32) {
     match operation {
         Operation::CreateBucket | Operation::DeleteBucket | Operation::AbortUpload => (0, SMALL_ANSWER_BYTES),
         Operation::ListObjects | Operation::ListUploads => (0, LIST_ANSWER_BYTES),
         Operation::DeleteObjects => (LIST_REQUEST_BYTES, LIST_ANSWER_BYTES),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::borrow::Cow;
+
+    #[tokio::test]
+    async fn a_request_that_gets_no_memory_was_not_sent() {
+        let transport = Transport::new(None, &ProxyFlags::default(), &ProvisioningMetrics::default());
+        let endpoint = Cow::Borrowed("http://s3.test");
+        let call = Call { operation: Operation::CreateBucket, bucket: "csi-s3-1", endpoint, region: "eu" };
+        let others = transport.memory_for(&call, MEMORY_BYTES, Duration::ZERO).await.unwrap();
+        let error = transport.memory_for(&call, 1, Duration::from_millis(1)).await.err().unwrap();
+        assert_eq!((error.kind, error.is_ambiguous()), (ErrorKind::NotSent, false));
+        drop(others);
+        assert!(transport.memory_for(&call, 1, Duration::ZERO).await.is_ok());
     }
 }

@@ -28,25 +28,15 @@ impl ProvisionCache {
     }
 
     pub fn set_claim(&self, claim: Claim) -> Option<Key> {
-        let key = (claim.namespace.clone(), claim.name.clone());
-        let mut cached = self.0.lock();
-        let known = cached.claims.get(&key);
-        // The watch may still report what was before our own last write.
-        if known
-            .is_some_and(|known| known.uid == claim.uid && known.resource_version >= claim.resource_version)
-        {
-            return None;
-        }
-        let item = work_of(&claim);
-        cached.claims.insert(key, claim);
-        item
+        self.0.lock().set_claim(claim)
     }
 
     /// After a write of ours, unless the claim was deleted meanwhile.
     pub fn update_claim(&self, claim: Claim) {
-        let known = self.claim(&claim.namespace, &claim.name);
+        let mut cached = self.0.lock();
+        let known = cached.claims.get(&(claim.namespace.clone(), claim.name.clone()));
         if known.is_some_and(|known| known.uid == claim.uid) {
-            self.set_claim(claim);
+            cached.set_claim(claim);
         }
     }
 
@@ -80,11 +70,62 @@ impl ProvisionCache {
     }
 }
 
+impl Cached {
+    fn set_claim(&mut self, claim: Claim) -> Option<Key> {
+        let key = (claim.namespace.clone(), claim.name.clone());
+        // The watch may still report what was before our own last write.
+        let is_old =
+            |known: &Claim| known.uid == claim.uid && known.resource_version >= claim.resource_version;
+        if self.claims.get(&key).is_some_and(is_old) {
+            return None;
+        }
+        let item = work_of(&claim);
+        self.claims.insert(key, claim);
+        item
+    }
+}
+
 fn work_of(claim: &Claim) -> Option<Key> {
     match claim.need() {
         Need::Nothing => None,
         Need::Refuse(_) | Need::Provision | Need::CleanUp => {
             Some(Key::Claim(claim.namespace.clone(), claim.name.clone()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::provision::claims::claim::FINALIZER;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// The watch reports the end of a claim at any moment of our own writes.
+    #[test]
+    fn a_claim_that_is_deleted_during_a_write_does_not_come_back() {
+        let metadata = serde_json::json!({
+            "namespace": "ns", "name": "claim", "uid": "1", "resourceVersion": "1", "finalizers": [FINALIZER],
+        });
+        let claim = serde_json::from_value(serde_json::json!({"metadata": metadata, "spec": {}})).unwrap();
+        let claim = Claim::of(&claim).unwrap();
+        for _ in 0..200 {
+            let (cache, removed) = (ProvisionCache::default(), AtomicBool::new(false));
+            cache.set_claim(claim.clone());
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for resource_version in (2..).take_while(|_| !removed.load(Ordering::Relaxed)) {
+                        let mut written = claim.clone();
+                        written.resource_version = resource_version;
+                        cache.update_claim(written);
+                    }
+                });
+                while cache.claim("ns", "claim").is_some_and(|claim| claim.resource_version == 1) {
+                    std::thread::yield_now();
+                }
+                cache.remove_claim("ns", "claim");
+                removed.store(true, Ordering::Relaxed);
+            });
+            assert!(cache.claims().is_empty());
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::stream::{self, BoxStream};
 use futures::{AsyncBufRead, AsyncBufReadExt as _, Stream, StreamExt as _, TryFutureExt as _};
@@ -24,6 +24,8 @@ const CONTINUES_WITHIN: Duration = Duration::from_mins(1);
 /// The API server ends a watch after this long, so that a dead connection is noticed then.
 const WATCH_SECONDS: u32 = 290;
 const WATCH_ENDS_WITHIN: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// A watch that ends sooner, and says nothing, was closed by something that would close the next one, too.
+const WATCH_LASTS: Duration = Duration::from_secs(1);
 /// Status for a version that the API server no longer remembers.
 const GONE: u16 = 410;
 
@@ -62,7 +64,12 @@ enum State<K> {
     Listing(Box<Objects<K>>),
     /// Up to this version everything is known.
     Known(String),
-    Watching(String, BoxStream<'static, kube::Result<WatchEvent<K>>>),
+    Watching {
+        version: String,
+        events: BoxStream<'static, kube::Result<WatchEvent<K>>>,
+        /// `None` once there was an event.
+        silent_since: Option<Instant>,
+    },
 }
 
 impl<K> Follower<K>
@@ -98,14 +105,18 @@ where
                     }
                     .timeout(WATCH_SECONDS);
                     match in_time(self.api.watch(&params, version)).await {
-                        Ok(events) => self.state = State::Watching(std::mem::take(version), events.boxed()),
+                        Ok(events) => {
+                            let (version, events) = (std::mem::take(version), events.boxed());
+                            self.state =
+                                State::Watching { version, events, silent_since: Some(Instant::now()) };
+                        }
                         Err(Error::Api(status)) if status.code == GONE => {
                             return self.begin_again(watcher::Error::WatchError(status));
                         }
                         Err(error) => return Err(watcher::Error::WatchStartFailed(error)),
                     }
                 }
-                State::Watching(version, events) => {
+                State::Watching { version, events, silent_since } => {
                     match tokio::time::timeout(WATCH_ENDS_WITHIN, events.next()).await {
                         Ok(Some(Ok(event))) => {
                             if let Some(event) = self.heard(event) {
@@ -114,7 +125,14 @@ where
                         }
                         Ok(Some(Err(error))) => return Err(watcher::Error::WatchFailed(error)),
                         // It ended, or the connection was lost.
-                        Ok(None) | Err(_) => self.state = State::Known(std::mem::take(version)),
+                        Ok(None) | Err(_) => {
+                            let is_at_once = silent_since.is_some_and(|begin| begin.elapsed() < WATCH_LASTS);
+                            self.state = State::Known(std::mem::take(version));
+                            if is_at_once {
+                                let ended = std::io::Error::other("the watch ended as soon as it began");
+                                return Err(watcher::Error::WatchFailed(Error::ReadEvents(ended)));
+                            }
+                        }
                     }
                 }
             }
@@ -137,8 +155,8 @@ where
         let Some(version) = version.filter(|version| !version.is_empty()) else {
             return Some(self.begin_again(watcher::Error::NoResourceVersion));
         };
-        if let State::Watching(seen, _) = &mut self.state {
-            *seen = version;
+        if let State::Watching { version: seen, silent_since, .. } = &mut self.state {
+            (*seen, *silent_since) = (version, None);
         }
         event.map(Ok)
     }
@@ -232,4 +250,30 @@ impl<K: Resource + DeserializeOwned> Objects<K> {
 async fn in_time<T>(answer: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
     let late = || std::io::Error::new(std::io::ErrorKind::TimedOut, "the API server stopped sending");
     tokio::time::timeout(CONTINUES_WITHIN, answer).await.unwrap_or_else(|_| Err(Error::ReadEvents(late())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Config;
+
+    /// What the follower says of a watch that began then and has ended; there is no API server for the next one.
+    async fn after_the_end(began: Option<Instant>) -> watcher::Error {
+        let api: Api<ConfigMap> =
+            Api::all(Client::try_from(Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap());
+        let state =
+            State::Watching { version: "1".to_owned(), events: stream::empty().boxed(), silent_since: began };
+        Follower { api, selection: Selection::default(), state }.next().await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_ends_at_once_is_an_error() {
+        let error = after_the_end(Some(Instant::now())).await;
+        assert!(matches!(error, watcher::Error::WatchFailed(_)), "{error}");
+        for began in [Instant::now().checked_sub(WATCH_LASTS), None] {
+            let error = after_the_end(began).await;
+            assert!(matches!(error, watcher::Error::WatchStartFailed(_)), "another one begins: {error}");
+        }
+    }
 }

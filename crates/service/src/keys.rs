@@ -11,12 +11,6 @@ use thiserror::Error;
 const ACCESS_KEY_ID: &str = "access_key_id";
 const SECRET_ACCESS_KEY: &str = "secret_access_key";
 const SESSION_TOKEN: &str = "session_token";
-/// Variables with the driver's own keys.
-const VARIABLES: [(&str, &str); 3] = [
-    (ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID"),
-    (SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY"),
-    (SESSION_TOKEN, "AWS_SESSION_TOKEN"),
-];
 /// No key of any provider is longer; session tokens are.
 const LONGEST_KEY: usize = 128;
 const LONGEST_TOKEN: usize = 8192;
@@ -69,25 +63,17 @@ pub struct DriverKeys {
 }
 
 impl DriverKeys {
-    /// `None` if the installation has none.
-    pub fn read(&self) -> Result<Option<Keys>, KeysError> {
-        let get = |(key, variable): (&str, &str)| {
-            let file = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(key)).ok());
-            let value =
-                file.or_else(|| std::env::var(variable).ok()).filter(|value| !value.trim().is_empty());
-            value.map(|value| (key.to_owned(), value))
-        };
-        let found: BTreeMap<String, String> = VARIABLES.into_iter().filter_map(get).collect();
-        let has_both = [ACCESS_KEY_ID, SECRET_ACCESS_KEY].iter().all(|key| found.contains_key(*key));
-        has_both.then(|| of_secret(&found, "the driver's Secret")).transpose()
-    }
-
-    /// The same, without those that are not valid.
     pub fn find(&self) -> Option<Keys> {
-        self.read().unwrap_or_else(|error| {
-            tracing::error!(%error, "the driver's own keys are not used");
-            None
-        })
+        let get = |key: &str, variable: &str| {
+            let file = self.folder.as_ref().and_then(|folder| fs::read_to_string(folder.join(key)).ok());
+            let value = file.or_else(|| std::env::var(variable).ok()).map(|value| value.trim().to_owned());
+            value.filter(|value| !value.is_empty())
+        };
+        Some(static_keys(
+            get(ACCESS_KEY_ID, "AWS_ACCESS_KEY_ID")?,
+            get(SECRET_ACCESS_KEY, "AWS_SECRET_ACCESS_KEY")?,
+            get(SESSION_TOKEN, "AWS_SESSION_TOKEN"),
+        ))
     }
 }
 
@@ -126,13 +112,8 @@ mod tests {
         for (id, secret) in [("ONE", "1"), ("TWO", "2")] {
             fs::write(folder.path().join(ACCESS_KEY_ID), format!("{id}\n")).unwrap();
             fs::write(folder.path().join(SECRET_ACCESS_KEY), secret).unwrap();
-            let keys = driver.read().unwrap();
-            assert_eq!(keys, Some(static_keys(id.to_owned(), secret.to_owned(), None)));
+            let keys = driver.find().unwrap();
+            assert_eq!(keys, static_keys(id.to_owned(), secret.to_owned(), None));
         }
-        fs::write(folder.path().join(SECRET_ACCESS_KEY), "of two\nlines").unwrap();
-        let error = KeysError::Impossible("the driver's Secret".to_owned(), SECRET_ACCESS_KEY);
-        assert_eq!((driver.read(), driver.find()), (Err(error), None));
-        fs::write(folder.path().join(SECRET_ACCESS_KEY), " \n").unwrap();
-        assert_eq!(driver.read(), Ok(None), "as without a Secret");
     }
 }

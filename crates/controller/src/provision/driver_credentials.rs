@@ -43,7 +43,7 @@ impl DriverCredentials {
     }
 
     pub async fn find(&self) -> Result<Keys, ProvisionError> {
-        if let Some(keys) = self.keys.read()? {
+        if let Some(keys) = self.keys.find() {
             return Ok(keys);
         }
         let exchange = self.exchange.clone().ok_or(ProvisionError::NoDriverKeys)?;

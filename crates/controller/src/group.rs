@@ -3,6 +3,8 @@
 //! One rule heals every crash: *what an attachment names exists and is healthy; what no attachment names is unmounted*.
 //! So attachments are always written first, and pods follow them. A warm pod is claimed before: if the attachment then is
 //! not written, the pod is one that no attachment names, and the workload that it was claimed for comes back to it.
+//!
+//! The file is long because all parts of the decision change one draft of the attachments, and read best in their order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

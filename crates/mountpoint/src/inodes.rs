@@ -2,6 +2,7 @@
 //! written here can be opened again to be continued, whatever else the mount's options allow.
 
 mod metablock;
+mod open_again;
 mod rename;
 pub(crate) mod repeated;
 
@@ -12,10 +13,7 @@ use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ETag;
 use mountpoint_s3_fs::fs::OpenFlags;
-use mountpoint_s3_fs::memory::WriteHandleLimiter;
-use mountpoint_s3_fs::metablock::{
-    InodeError, InodeKind, InodeNo, InodeStat, Lookup, Metablock, NewHandle, WriteMode,
-};
+use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, InodeStat, Lookup, Metablock, NewHandle};
 use parking_lot::{Mutex, MutexGuard};
 use time::OffsetDateTime;
 
@@ -23,13 +21,10 @@ use crate::changes::Changes;
 use crate::client::Client;
 use crate::journal::Version;
 use crate::listings::{Answer, Answered, renew};
-use crate::numbers::{Entry, Meaning, Numbers, ROOT};
+use crate::numbers::{Entry, Meaning, Numbers};
 use crate::opening::confirm_name;
 use crate::outdated::{KNOWN_FOR, Outdated};
-use crate::uploads::{Again, Published, ReadObject, Uploads};
-
-/// More than programs open for reading in the microseconds between two attempts to open a file for writing.
-const MOST_READERS_IN_THE_WAY: u32 = 1000;
+use crate::uploads::{ReadObject, Uploads};
 
 pub(crate) struct Inodes<M> {
     library: M,
@@ -141,134 +136,6 @@ impl<M: Metablock> Inodes<M> {
         let ino = self.numbers.record_lookup(parent, &name.to_string_lossy(), &entry(found, is_local));
         self.numbers.commit();
         renumbered(found, ino)
-    }
-
-    async fn open_again(
-        &self,
-        again: &Again,
-        ino: InodeNo,
-        fh: u64,
-        flags: OpenFlags,
-        limiter: Option<&WriteHandleLimiter>,
-    ) -> Result<NewHandle, InodeError> {
-        match again {
-            Again::Continued(object) => self.open_to_continue(object, ino, fh, flags, limiter).await,
-            Again::Repeated { creates } => {
-                let opened = self.open_to_repeat(ino, fh, flags, limiter).await;
-                let handle = match opened {
-                    // Another client has replaced or deleted the object since it was looked up. It was not ours.
-                    Err(InodeError::FileDoesNotExist(..) | InodeError::StaleInode { .. }) => {
-                        if let Some((library, lookups)) = self.numbers.lose(ino) {
-                            self.library.forget(library, lookups).await;
-                        }
-                        self.open_to_repeat(ino, fh, flags, limiter).await?
-                    }
-                    opened => opened?,
-                };
-                self.note_writer(ino, fh, handle, *creates)
-            }
-        }
-    }
-
-    async fn open_to_repeat(
-        &self,
-        ino: InodeNo,
-        fh: u64,
-        flags: OpenFlags,
-        limiter: Option<&WriteHandleLimiter>,
-    ) -> Result<NewHandle, InodeError> {
-        let library = self.number(ino).await?;
-        let mode = WriteMode { allow_overwrite: true, incremental_upload: false };
-        self.open_past_readers(library, ino, fh, (&mode, flags), limiter).await
-    }
-
-    /// The library refuses a writer while a file is being read. Those that were open before have to go on: their readers keep
-    /// the object that they opened, and get ESTALE if they need more of it than was fetched. A program that opens the file for
-    /// reading while the library asks the server is in the way again; without a request in between, hardly any is.
-    async fn open_past_readers(
-        &self,
-        library: InodeNo,
-        ino: InodeNo,
-        fh: u64,
-        (mode, flags): (&WriteMode, OpenFlags),
-        limiter: Option<&WriteHandleLimiter>,
-    ) -> Result<NewHandle, InodeError> {
-        let mut asking = self.asking(flags);
-        for _ in 0..MOST_READERS_IN_THE_WAY {
-            for reader in self.uploads.readers(ino) {
-                self.library.flush_reader(library, reader).await?;
-            }
-            match self.library.open_handle(library, fh, mode, asking, limiter).await {
-                Err(InodeError::InodeNotWritableWhileReading(_)) => asking = flags,
-                opened => return opened,
-            }
-            // The reader may be about to be noted by the thread that opened it.
-            std::thread::yield_now();
-        }
-        self.library.open_handle(library, fh, mode, flags, limiter).await
-    }
-
-    /// A listing that the server answered before the file was published, and that arrives afterwards, makes the library take
-    /// the file for one of another client: it then knows what was published here by another number.
-    async fn open_to_continue(
-        &self,
-        object: &Published,
-        ino: InodeNo,
-        fh: u64,
-        flags: OpenFlags,
-        limiter: Option<&WriteHandleLimiter>,
-    ) -> Result<NewHandle, InodeError> {
-        let library = self.number(ino).await?;
-        // With `incremental_upload`, the library keeps the size of the file, which it would else set to zero meanwhile.
-        let mode = WriteMode { allow_overwrite: true, incremental_upload: true };
-        let open =
-            async |library, ino| self.open_past_readers(library, ino, fh, (&mode, flags), limiter).await;
-        let (handle, number) = match open(library, ino).await {
-            Err(InodeError::StaleInode { old_inode, remote_key, new_inode }) => {
-                let is_ours = |etag: &str| etag == object.etag.as_str();
-                let Some(found) = self.look_up_ours(&old_inode.key, is_ours).await else {
-                    return Err(InodeError::StaleInode { old_inode, remote_key, new_inode });
-                };
-                let known_as = self.numbers.of_library(found.ino());
-                if let Some((replaced, lookups)) = self.numbers.replace(ino, found.ino()) {
-                    self.library.forget(replaced, lookups).await;
-                }
-                (open(found.ino(), known_as).await?, found.ino())
-            }
-            opened => (opened?, library),
-        };
-        let stat = handle.lookup.stat();
-        let is_renamed = handle.lookup.s3_location()?.full_key().as_ref() != object.key;
-        if !is_renamed && stat.etag.as_deref() == Some(object.etag.as_str()) {
-            self.uploads.begin_continuation(fh, ino, object, stat.size);
-            return Ok(renumbered_handle(handle, ino));
-        }
-        self.library.finish_writing(number, None, fh).await?;
-        let inode = handle.lookup.inode_err();
-        Err(InodeError::StaleInode {
-            remote_key: object.key.clone(),
-            old_inode: inode.clone(),
-            new_inode: inode,
-        })
-    }
-
-    /// Looks up a path once, if it has an object that was published here.
-    async fn look_up_ours(&self, path: &str, is_ours: impl Fn(&str) -> bool) -> Option<Lookup> {
-        let mut found: Option<Lookup> = None;
-        for name in path.split('/') {
-            let directory = found.as_ref().map_or(ROOT, Lookup::ino);
-            let next = self.library.lookup(directory, OsStr::new(name)).await;
-            if directory != ROOT {
-                self.library.forget(directory, 1).await;
-            }
-            found = Some(next.ok()?);
-        }
-        let found = found?;
-        if !found.stat().etag.as_deref().is_some_and(is_ours) {
-            self.library.forget(found.ino(), 1).await;
-            return None;
-        }
-        Some(found)
     }
 
     /// Records it at once. Opening a file that waits to be published makes the library publish it before the open returns,

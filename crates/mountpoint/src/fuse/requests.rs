@@ -1,4 +1,4 @@
-//! Each kind of request of the kernel.
+//! Each kind of request of the kernel. Long, because the trait has a method for each, and some have fifteen arguments.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;

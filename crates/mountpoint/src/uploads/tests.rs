@@ -1,0 +1,60 @@
+use super::*;
+use futures::executor::block_on;
+
+fn object(etag: &str) -> Published {
+    Published { bucket: "bucket".into(), key: "key".into(), etag: etag.into() }
+}
+
+#[test]
+fn an_upload_is_known_by_its_handle_until_it_ends() {
+    let uploads = Uploads::default();
+    uploads.begin(7, 1, "bucket", "key", true, Version::default());
+    assert!(uploads.creates(7) && uploads.key(7).as_deref() == Some("key") && uploads.key(8).is_none());
+    assert!(uploads.creates_object("key") && !uploads.creates_object("other"));
+    assert!(uploads.writes_object("key") && !uploads.writes_object("other"));
+    assert_eq!(uploads.published(7), None);
+    uploads.has_bytes_of(7, 1, 30);
+    assert!(!uploads.has_published(1, "one"));
+    assert_eq!(uploads.publish(7, "one".into()), Some((1, 30)));
+    assert!(uploads.has_published(1, "one"));
+    assert!(!uploads.has_published(1, "other") && !uploads.has_published(2, "one"));
+    assert!(!uploads.creates_object("key"), "it exists now");
+    assert_eq!(uploads.published(7), Some(object("one")));
+    uploads.end(7);
+    assert!(uploads.key(7).is_none() && uploads.published(7).is_none());
+}
+
+#[test]
+fn a_condition_is_for_one_upload() {
+    let uploads = Uploads::default();
+    uploads.begin_continuation(7, 1, &object("one"), 0);
+    assert_eq!(uploads.condition("other"), None);
+    assert_eq!(uploads.condition("key"), Some("one".into()));
+    assert_eq!(uploads.condition("key"), None);
+    uploads.begin_continuation(8, 1, &object("one"), 0);
+    uploads.begin(9, 2, "bucket", "key", false, Version::default());
+    assert_eq!(uploads.condition("key"), None, "another writer has begun since");
+}
+
+#[test]
+fn bytes_that_are_written_again_are_counted_once() {
+    let uploads = Uploads::default();
+    assert_eq!(uploads.added(1, 10), 10);
+    uploads.begin_continuation(7, 1, &object("one"), 10);
+    assert_eq!((uploads.added(1, 6), uploads.added(1, 4), uploads.added(1, 1)), (0, 0, 1));
+    uploads.begin_continuation(7, 1, &object("one"), 10);
+    assert_eq!((uploads.added(1, 12), uploads.added(1, 1)), (2, 1), "more is repeated than was published");
+    uploads.begin_continuation(7, 1, &object("one"), 10);
+    uploads.end_replay(1);
+    assert_eq!(uploads.added(1, 10), 10);
+    uploads.begin_continuation(7, 1, &object("one"), 0);
+    assert_eq!(uploads.added(1, 10), 10, "nothing was published but an empty file");
+}
+
+#[test]
+fn only_the_repeated_open_knows_why() {
+    assert_eq!(opened_again(), None);
+    let why = Again::Continued(object("one"));
+    assert_eq!(block_on(again(&why, async { opened_again() })), Some(why));
+    assert_eq!(opened_again(), None);
+}

@@ -62,7 +62,10 @@ async fn what_a_volume_does_not_bound_the_chart_does() {
         "the cache comes on top"
     );
     let note = stage.event("unbounded", "CacheSizeLimited").await;
-    assert!(note.contains(&format!("gets {cache_limit}: set `cacheEmptyDirSizeLimit`")), "{note}");
+    assert!(
+        note.contains(&format!("the default {cache_limit} applies: set `cacheEmptyDirSizeLimit`")),
+        "{note}"
+    );
     // Those before it were looked at before it.
     for name in ["own", "option"] {
         let reasons = stage.reasons(name).await;

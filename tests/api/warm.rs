@@ -327,6 +327,31 @@ async fn the_chart_takes_off_however_it_is_written() {
 }
 
 /// No kubelet asks here unless the test does.
+/// The values `perNode` and `inCluster`; more nodes than one reach the limit together.
+#[tokio::test]
+async fn nodes_keep_no_more_warm_pods_together_than_the_cluster_may_have() {
+    let _running = controller::none().await;
+    let (one, other) = (stage("warm-limit-one").await, stage("warm-limit-other").await);
+    let together = async |number: usize| {
+        eventually(&format!("{number} warm pods on both nodes"), REACTS_WITHIN, || async {
+            let found = &warm_pods(&one).await | &warm_pods(&other).await;
+            Seen::some((found.len() == number).then_some(()), format!("{found:?}"))
+        })
+        .await;
+    };
+    for (most, number) in [(3, 3), (1, 1)] {
+        let most = format!("--most-warm-mountpoint-pods={most}");
+        let arguments = ["--warm-mountpoint-pods=2", &most];
+        let controller = Controller::start(&one.here.client, &arguments).await;
+        together(number).await;
+        for stage in [&one, &other] {
+            stage.acted().await;
+        }
+        together(number).await;
+        drop(controller);
+    }
+}
+
 #[tokio::test]
 async fn a_claimed_pod_has_its_bucket_mounted_before_the_kubelet_asks() {
     bucket(ALICE, "early").put("early", "file", b"served").unwrap();

@@ -156,7 +156,15 @@ async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
     let uid = pod.uid().unwrap();
     let target = kubelet.join(format!("pods/{uid}/volumes/kubernetes.io~csi/{}/mount", story.name));
     let condition = async || csi.stats(story.name, &target).await.unwrap().volume_condition.unwrap();
-    assert!(!condition().await.abnormal);
+    // A check of the mount may take longer than its time on a busy machine.
+    let is_well = async || {
+        eventually("the condition is not abnormal", LIMIT, || async {
+            let condition = condition().await;
+            Seen::some((!condition.abnormal).then_some(()), condition.message)
+        })
+        .await;
+    };
+    is_well().await;
     signal_mount_process(story.name, Signal::STOP);
     eventually("the condition is abnormal", LIMIT, || async {
         let condition = condition().await;
@@ -174,7 +182,7 @@ async fn a_mount_process_that_does_not_answer_is_reported_and_replaced() {
     story.has_event("volume `unresponsive` is mounted again").await;
     story.says_again("workload", "good").await;
     assert_eq!(story.container("workload").await.restart_count, 0);
-    assert!(!condition().await.abnormal);
+    is_well().await;
     ends(story, &["workload"]).await;
 }
 

@@ -144,3 +144,17 @@ fn read_only_rejects_every_change() {
     assert_eq!(client.objects("read-only", "").unwrap(), ["file"]);
     assert_eq!(client.get("read-only", "file").unwrap(), b"old");
 }
+
+/// A cluster may give each namespace a range of users, none of which is in the image.
+#[test]
+fn a_mountpoint_pod_may_run_as_any_user() {
+    const USER: u32 = 1_000_680_000;
+    let client = bucket(ALICE, "any-user");
+    let pod = MountpointPod::start_as(USER);
+    let served = pod.serve(ALICE, "any-user", &["--allow-delete"]);
+    served.write("file", "content").unwrap();
+    assert_eq!(client.get("any-user", "file").unwrap(), b"content");
+    assert_eq!(served.read("file").unwrap(), b"content");
+    let owner = served.touch("file", |path| fs::metadata(path).map(|it| (it.uid(), it.gid())));
+    assert_eq!(owner.unwrap(), (USER, USER), "that is said of every file");
+}

@@ -1,7 +1,7 @@
 //! `rename-by-copy`: a file is copied on the server, and deleted under its old name once the copy is complete.
 
 use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::killer::{between_requests, kill, while_killing};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 use crate::files::served;
@@ -126,6 +127,32 @@ fn a_file_that_is_being_written_is_not_renamed() {
     assert_eq!(client.objects("renamed-open", "").unwrap(), ["new", "other"]);
     assert_eq!(client.get("renamed-open", "new").unwrap(), b"line\nline\n");
     assert_eq!(client.get("renamed-open", "other").unwrap(), b"other");
+}
+
+/// It reads an object that is not there any more.
+#[test]
+fn a_reader_of_a_renamed_file_gets_its_content_or_an_error() {
+    let (client, _pod, served) = served("renamed-read", RENAMES);
+    let large = content(40 << 20, 1);
+    client.put("renamed-read", "from", &large).unwrap();
+    let (mut file, begun) = served.touch("from", |path| {
+        let mut file = File::open(path).unwrap();
+        let mut begun = vec![0; 4096];
+        file.read_exact(&mut begun).unwrap();
+        (file, begun)
+    });
+    rename(&served, "from", "to").unwrap();
+    let mut read = begun;
+    let (read, outcome) = within("the rest", LIMIT, move || {
+        let outcome = file.read_to_end(&mut read);
+        (read, outcome)
+    });
+    assert!(large.starts_with(&read), "wrong bytes");
+    match outcome {
+        Ok(_) => assert_eq!(read.len(), large.len()),
+        Err(error) => assert_eq!(errno(Err(error)), Errno::STALE),
+    }
+    assert!(served.read("to").unwrap() == large);
 }
 
 /// The deletion must not take what another client has written there.

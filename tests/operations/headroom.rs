@@ -88,8 +88,11 @@ async fn a_mountpoint_pod_takes_the_headroom_that_was_reserved_on_a_full_node() 
     story.says("workload", "in").await;
     let events = Api::<Event>::namespaced(story.here.client.clone(), MOUNTPOINT_NAMESPACE);
     let of_it = format!("reason=Preempted,involvedObject.name={}", headroom.name_any());
-    let preempted = events.list(&ListParams::default().fields(&of_it)).await.unwrap();
-    assert_eq!(preempted.items.len(), 1, "the scheduler made room");
+    eventually("the scheduler made room", LIMIT, || async {
+        let preempted = events.list(&ListParams::default().fields(&of_it)).await.unwrap();
+        Seen::some((preempted.items.len() == 1).then_some(()), format!("{:?}", preempted.items))
+    })
+    .await;
     eventually("nothing is left of the reservation", LIMIT, || async {
         let labels = story.here.pods().get("workload").await.unwrap().labels().clone();
         let left = headroom_pods(&story).await.len();

@@ -60,7 +60,15 @@ impl MountpointPod {
 
     /// With these arguments for the mounter.
     pub fn start_with(arguments: &[&str]) -> Self {
-        let pod = Self::start_in(prepared(tempfile::tempdir_in("/run").unwrap()), arguments);
+        let pod = Self::start_in(prepared(tempfile::tempdir_in("/run").unwrap(), USER), arguments);
+        pod.listening();
+        pod
+    }
+
+    /// As this user and group.
+    pub fn start_as(user: u32) -> Self {
+        let comm = prepared(tempfile::tempdir_in("/run").unwrap(), user);
+        let pod = Self::start_programs_in(programs(), comm, &[], user);
         pod.listening();
         pod
     }
@@ -70,7 +78,7 @@ impl MountpointPod {
         let comm = tempfile::tempdir_in("/run").unwrap();
         let size = CString::new(format!("size={bytes}")).unwrap();
         mount("tmpfs", comm.path(), "tmpfs", MountFlags::empty(), Some(size.as_c_str())).unwrap();
-        let pod = Self::start_in(prepared(comm), &[]);
+        let pod = Self::start_in(prepared(comm, USER), &[]);
         pod.listening();
         pod
     }
@@ -86,14 +94,14 @@ impl MountpointPod {
         fs::create_dir_all(parent).unwrap();
         let name = comm.file_name().unwrap();
         let comm = tempfile::Builder::new().prefix(name).rand_bytes(0).tempdir_in(parent).unwrap();
-        Self::start_programs_in(programs, prepared(comm), &[])
+        Self::start_programs_in(programs, prepared(comm, USER), &[], USER)
     }
 
     fn start_in(comm: TempDir, arguments: &[&str]) -> Self {
-        Self::start_programs_in(programs(), comm, arguments)
+        Self::start_programs_in(programs(), comm, arguments, USER)
     }
 
-    fn start_programs_in(programs: &Path, comm: TempDir, arguments: &[&str]) -> Self {
+    fn start_programs_in(programs: &Path, comm: TempDir, arguments: &[&str], user: u32) -> Self {
         let log = comm.path().join("log");
         let termination_log = comm.path().join("termination-log");
         File::create(&termination_log).unwrap();
@@ -105,8 +113,8 @@ impl MountpointPod {
             .arg("--termination-log")
             .arg(&termination_log)
             .args(arguments)
-            .uid(USER)
-            .gid(USER)
+            .uid(user)
+            .gid(user)
             .stdin(Stdio::null())
             .stdout(output.try_clone().unwrap())
             .stderr(output)
@@ -305,8 +313,8 @@ fn volume_without_options(bucket: &str) -> PublishRequest {
 }
 
 /// As kubelet makes the folder for a pod with an fsGroup.
-fn prepared(comm: TempDir) -> TempDir {
-    chown(comm.path(), Some(0), Some(USER)).unwrap();
+fn prepared(comm: TempDir, group: u32) -> TempDir {
+    chown(comm.path(), Some(0), Some(group)).unwrap();
     fs::set_permissions(comm.path(), fs::Permissions::from_mode(0o2777)).unwrap();
     comm
 }

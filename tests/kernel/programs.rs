@@ -233,3 +233,27 @@ fn folders_are_walked_and_copied_as_on_a_disk() {
     assert!(mount.starts_with("ROOT/a\nb\nrun\nROOT\n.\n./a\n"), "{mount}");
     assert_eq!(client.objects("walked", "").unwrap(), ["copy/a/b/two", "copy/a/run", "copy/one"]);
 }
+
+/// A directory of a bucket ends with its last object.
+#[test]
+fn a_tree_is_removed_as_on_a_disk() {
+    for (name, options) in [
+        ("removed-tree", &["--allow-delete"][..]),
+        ("removed-tree-minimal", &["--allow-delete", "--metadata-ttl=minimal"]),
+        ("removed-tree-cached", &["--allow-delete", "--metadata-ttl=300"]),
+    ] {
+        let (client, _pod, served) = served(name, options);
+        for key in ["tree/theirs", "tree/a/theirs", "tree/a/b/theirs", "kept/file"] {
+            client.put(name, key, b"x").unwrap();
+        }
+        let script =
+            "cd \"$1\"; mkdir -p tree/new/empty tree/new/full; echo x > tree/new/full/file; rm -r tree; ls";
+        let output = run(served.path(""), Path::new("/"), script);
+        assert!(output.status.success() && output.stderr.is_empty(), "{name}: {output:?}");
+        assert_eq!(output.stdout, b"kept\n", "{name}");
+        assert_eq!(client.objects(name, "").unwrap(), ["kept/file"], "{name}");
+        // With an object in it, it stays.
+        served.touch("kept", |path| fs::remove_dir(path)).unwrap_err();
+        assert_eq!(served.read("kept/file").unwrap(), b"x");
+    }
+}

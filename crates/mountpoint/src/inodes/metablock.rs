@@ -252,7 +252,19 @@ impl<M: Metablock> Metablock for Inodes<M> {
             // Otherwise the library would take the folder for empty.
             self.remake_locals(folder, None).await;
         }
-        self.library.rmdir(self.number(parent).await?, name).await?;
+        let directory = self.number(parent).await?;
+        match self.library.rmdir(directory, name).await {
+            // It may have ended with its last object, which the library does not know for as long as it believes its lookups.
+            Err(InodeError::CannotRemoveRemoteDirectory(inode)) => {
+                match confirm_name(&self.library, directory, name).await {
+                    Err(InodeError::FileDoesNotExist(..)) => {}
+                    Ok(_) => return Err(InodeError::CannotRemoveRemoteDirectory(inode)),
+                    Err(error) => return Err(error),
+                }
+            }
+            Err(InodeError::FileDoesNotExist(..)) => {}
+            removed => removed?,
+        }
         self.numbers.removed(parent, &name.to_string_lossy());
         Ok(())
     }

@@ -268,3 +268,27 @@ fn a_file_that_is_to_be_emptied_does_not_empty_what_another_client_puts_there() 
         assert_eq!(client.get(name, "file").unwrap(), content);
     }
 }
+
+/// The kernel knows the size of the old object, and reads no more of a new one.
+#[test]
+fn a_file_that_is_open_for_writing_and_replaced_elsewhere_is_read_whole() {
+    alone(|| {
+        let (client, pod, served) = served("successor-size", &["--allow-overwrite"]);
+        let file = served.touch("file", |path| File::create(path)).unwrap();
+        let file = within("a write", LIMIT, move || {
+            (&file).write_all(b"short").unwrap();
+            file.sync_all().unwrap();
+            file
+        });
+        kill(&pod, between_requests);
+        assert_eq!(served.list("").unwrap(), ["file"]);
+        let sizes = served.touch("", |root| {
+            let entries = fs::read_dir(root).unwrap();
+            entries.map(|entry| entry.unwrap().metadata().unwrap().len()).collect::<Vec<_>>()
+        });
+        assert_eq!(sizes, [5]);
+        client.put("successor-size", "file", b"much longer").unwrap();
+        assert_eq!(served.read("file").unwrap(), b"much longer");
+        within("a close", LIMIT, move || drop(file));
+    });
+}

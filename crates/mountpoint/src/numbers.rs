@@ -155,6 +155,10 @@ impl Numbers {
                 None => state.inherited.look_up(ino),
             }
             self.journal.note(&Record::LookedUp(ino));
+            if self.written.contains(&ino) && entry.version != Version::default() {
+                state.inherited.update(ino, |node| (node.version, node.is_local) = (entry.version, false));
+                self.journal.note(&Record::Uploaded(ino, entry.version));
+            }
             return ino;
         }
         let ino = self.base + entry.library;
@@ -225,6 +229,13 @@ impl Numbers {
         let state = self.state();
         let named = name.to_str().and_then(|name| state.inherited.named(parent, name));
         named.and_then(|ino| state.inherited.get(ino)).is_some_and(|node| node.is_local)
+    }
+
+    /// Whether the kernel may know another size of the file than that of this version: the number stays the same, whatever another
+    /// client does to the object.
+    pub(crate) fn is_outdated(&self, ino: u64, version: Version) -> bool {
+        let is_other = || self.state().inherited.get(ino).is_some_and(|node| node.version != version);
+        self.written.contains(&ino) && is_other()
     }
 
     /// Whether a predecessor knew the name as this version of an object.

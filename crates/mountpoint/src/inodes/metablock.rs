@@ -14,7 +14,7 @@ use mountpoint_s3_fs::metablock::{
 use time::OffsetDateTime;
 
 use super::repeated::is_repeated;
-use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle};
+use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle, stale};
 use crate::client::Renames;
 use crate::journal::Version;
 use crate::listings::{Answered, listing};
@@ -104,6 +104,14 @@ impl<M: Metablock> Metablock for Inodes<M> {
         let opened = self.library.open_handle(library, fh, mode, flags, limiter).await;
         let handle = opened.inspect_err(|_| self.client.end_reading(fh)).map_err(looked_up_again)?;
         match handle.mode {
+            ReadWriteMode::Read
+                if self.numbers.is_outdated(ino, Version::of(handle.lookup.stat().etag.as_deref())) =>
+            {
+                self.client.end_reading(fh);
+                self.library.finish_reading(library, fh).await?;
+                // The kernel looks the name up again, and learns the size.
+                Err(stale(ino))
+            }
             ReadWriteMode::Read => {
                 self.uploads.add_reader(ino, fh, read_object(&handle.lookup));
                 Ok(renumbered_handle(handle, ino))

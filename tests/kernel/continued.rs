@@ -1,7 +1,7 @@
 //! Files that are continued after a close, while other programs read them.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::thread;
 use std::time::Duration;
 
@@ -60,4 +60,36 @@ fn a_file_that_is_being_published_empty_is_written() {
     assert_eq!(client.get("continued-empty", "file").unwrap(), b"after");
     let read = within("a reader", LIMIT, move || reader.join().unwrap());
     assert!(read.is_ok_and(|read| read.is_empty() || read == b"after"));
+}
+
+/// The kernel has one size for the file, which grows with each write, and one cache.
+#[test]
+fn a_reader_of_a_file_that_is_written_on_gets_what_was_published() {
+    let (client, _pod, served) = served("continued-size", &["--allow-overwrite"]);
+    let published = b"published".to_vec();
+    let [file, reader] = served.touch("file", |path| {
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"published").unwrap();
+        drop(file.try_clone().unwrap());
+        [file, File::open(path).unwrap()]
+    });
+    let read = |mut reader: &File| {
+        let mut all = Vec::new();
+        reader.seek(SeekFrom::Start(0)).unwrap();
+        reader.read_to_end(&mut all).map(|_| all)
+    };
+    let (seen, file) = within("writes and reads", LIMIT, move || {
+        let mut seen = vec![read(&reader)];
+        for size in [100, 300 << 10, 20] {
+            (&file).write_all(&vec![1; size]).unwrap();
+            seen.push(read(&reader));
+        }
+        (seen, file)
+    });
+    for read in seen {
+        assert_eq!(read.unwrap(), published);
+    }
+    within("a close", LIMIT, move || nix::unistd::close(file)).unwrap();
+    let whole = [published, vec![1; 100 + (300 << 10) + 20]].concat();
+    assert!(client.get("continued-size", "file").unwrap() == whole);
 }

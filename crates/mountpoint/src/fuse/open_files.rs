@@ -122,6 +122,12 @@ impl OpenFiles {
         Some(Opened { fh, flags })
     }
 
+    /// The kernel has one size for all that have a file open, and fills what a reader's object does not have of it with zeros:
+    /// beside a program that writes the file on, a reader must not go through its cache.
+    fn reader_flags(&self, ino: u64) -> u32 {
+        if self.is_open_for_writing(ino) { FOPEN_DIRECT_IO } else { 0 }
+    }
+
     fn insert(&self, number: u64, open: Open, handle: Handle) {
         self.handles.insert(number, open.unique, handle);
         self.storage.journal.record(&Record::Opened(number, open));
@@ -135,7 +141,7 @@ impl OpenFiles {
         origin: Origin,
     ) -> Result<Opened, Failure> {
         if let Some(opened) = self.opened_before(origin, flags) {
-            return Ok(opened);
+            return Ok(Opened { flags: opened.flags | self.reader_flags(ino), ..opened });
         }
         let flags_of_open = OpenFlags::from(flags);
         if flags_of_open.intersects(OpenFlags::O_WRONLY | OpenFlags::O_RDWR) {
@@ -165,8 +171,10 @@ impl OpenFiles {
                 (open, Handle::Writer(Arc::new(writer)))
             }
         };
+        let is_reader = matches!(handle, Handle::Reader(_));
+        let flags = opened.flags | if is_reader { self.reader_flags(ino) } else { 0 };
         self.insert(number, open, handle);
-        Ok(Opened { fh: number, ..opened })
+        Ok(Opened { fh: number, flags })
     }
 
     pub(super) fn is_open_for_writing(&self, ino: u64) -> bool {

@@ -238,6 +238,12 @@ impl Numbers {
         self.written.contains(&ino) && is_other()
     }
 
+    /// Whether the file may have another name than this key ends with.
+    pub(crate) fn is_renamed(&self, ino: u64, key: &str) -> bool {
+        let name = key.rsplit('/').next().unwrap_or_default();
+        self.state().inherited.get(ino).is_some_and(|node| node.name != name)
+    }
+
     /// Whether a predecessor knew the name as this version of an object.
     pub(crate) fn is_version(&self, parent: u64, name: &OsStr, version: Version) -> bool {
         let state = self.state();

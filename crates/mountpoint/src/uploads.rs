@@ -2,13 +2,16 @@
 //! object the next upload continues.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mountpoint_s3_client::types::ETag;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::journal::{PublishedObject, Record, Version};
 use crate::scoped::scoped;
+
+/// Keys that are remembered after a rename, at most. Few programs write on to a file that was renamed, and they do it soon.
+const MOST_RENAMED: usize = 1000;
 
 /// An object as an upload of this process has left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +56,8 @@ struct State {
     replays: HashMap<u64, usize>,
     /// The object that the next upload to a key must replace. The library has one writer for each key at a time.
     conditions: HashMap<String, ETag>,
+    /// Keys from which files were renamed that may still be open for writing.
+    renamed: HashSet<String>,
 }
 
 #[derive(Debug)]
@@ -146,7 +151,9 @@ impl Uploads {
         let mut state = self.state();
         let writer = state.writers.get_mut(&handle)?;
         writer.etag = Some(etag);
-        writer.file
+        let (file, key) = (writer.file, writer.key.clone());
+        state.renamed.remove(&key);
+        file
     }
 
     pub(crate) fn published(&self, handle: u64) -> Option<Published> {
@@ -168,6 +175,20 @@ impl Uploads {
     /// The object that the upload to this key must replace. Returned once for each upload.
     pub(crate) fn condition(&self, key: &str) -> Option<ETag> {
         self.state().conditions.remove(key)
+    }
+
+    /// The file that was published under this key has another one now.
+    pub(crate) fn rename(&self, key: &str) {
+        let mut state = self.state();
+        if state.renamed.len() >= MOST_RENAMED {
+            state.renamed.clear();
+        }
+        state.renamed.insert(key.to_owned());
+    }
+
+    /// Whether what was published under this key has another name now.
+    pub(crate) fn is_renamed(&self, key: &str) -> bool {
+        self.state().renamed.contains(key)
     }
 
     /// How many of these bytes the file's size does not have yet. The others are written again.

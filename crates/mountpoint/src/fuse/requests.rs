@@ -318,8 +318,12 @@ impl Filesystem for FuseFilesystem {
             let renamed = if origin.is_repeated { repeated(rename).await } else { rename.await };
             match renamed {
                 Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
-                    let names = (name.to_string_lossy(), new_name.to_string_lossy());
-                    open_files.storage.numbers.renamed(parent, &names.0, new_parent, &names.1);
+                    // Unless it had been recorded, too.
+                    let numbers = &open_files.storage.numbers;
+                    if numbers.named(parent, &name).is_some() {
+                        let names = (name.to_string_lossy(), new_name.to_string_lossy());
+                        numbers.renamed(parent, &names.0, new_parent, &names.1);
+                    }
                     let moved = files.lookup(new_parent, &new_name).await?;
                     files.forget(moved.attr.ino, 1).await;
                     Ok(())

@@ -7,7 +7,7 @@ use mountpoint_s3_fs::fs::OpenFlags;
 use mountpoint_s3_fs::memory::WriteHandleLimiter;
 use mountpoint_s3_fs::metablock::{InodeError, InodeNo, Lookup, Metablock, NewHandle, WriteMode};
 
-use super::{Inodes, renumbered_handle};
+use super::{Inodes, renumbered_handle, stale};
 use crate::numbers::ROOT;
 use crate::uploads::{Again, Published};
 
@@ -90,6 +90,10 @@ impl<M: Metablock> Inodes<M> {
         flags: OpenFlags,
         limiter: Option<&WriteHandleLimiter>,
     ) -> Result<NewHandle, InodeError> {
+        // Opening what has another name now would publish what another program has begun to write there.
+        if self.uploads.is_renamed(&object.key) || self.numbers.is_renamed(ino, &object.key) {
+            return Err(stale(ino));
+        }
         let library = self.number(ino).await?;
         // With `incremental_upload`, the library keeps the size of the file, which it would else set to zero meanwhile.
         let mode = WriteMode { allow_overwrite: true, incremental_upload: true };

@@ -62,6 +62,7 @@ impl<M: Metablock> Inodes<M> {
             self.library.forget(renamed.ino(), 1).await;
         }
         deleted?;
+        self.uploads.rename(&old_key);
         let now = Instant::now();
         for key in [old_key, new_key] {
             self.changes.note(key, now);

@@ -58,3 +58,19 @@ fn only_the_repeated_open_knows_why() {
     assert_eq!(block_on(again(&why, async { opened_again() })), Some(why));
     assert_eq!(opened_again(), None);
 }
+
+#[test]
+fn a_key_is_renamed_until_a_file_is_published_there_again() {
+    let uploads = Uploads::default();
+    uploads.begin(7, 1, "bucket", "key", true, Version::default());
+    uploads.publish(7, "one".into());
+    uploads.rename("key");
+    assert!(uploads.is_renamed("key") && !uploads.is_renamed("other"));
+    uploads.begin(8, 2, "bucket", "key", true, Version::default());
+    uploads.publish(8, "two".into());
+    assert!(!uploads.is_renamed("key"));
+    for number in 0..2 * MOST_RENAMED {
+        uploads.rename(&number.to_string());
+    }
+    assert!(uploads.state().renamed.len() <= MOST_RENAMED);
+}

@@ -1,6 +1,8 @@
 //! The numbers by which the kernel knows inodes. They must mean the same in the next mount process, but the library counts
 //! its own from the beginning in each. What the kernel learned from this process has the library's number, moved above all
 //! that were used before; what it had learned from a predecessor keeps its number, and is found again by its name.
+//!
+//! The file is long because all of it is about the same few maps, which must agree at every moment.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -130,16 +132,26 @@ impl Numbers {
     /// The library has another number for a file that it knew, and was asked for it once. Returns what it has to forget.
     pub(crate) fn replace(&self, ino: u64, library: u64) -> Option<(u64, u64)> {
         let mut state = self.state();
+        let is_known = state.lookups.contains_key(&(self.base + library));
+        self.replace_in(&mut state, ino, library, is_known)
+    }
+
+    /// The same after a rename: whatever number the kernel has for what had the name before, it forgets that now.
+    pub(crate) fn take_over(&self, ino: u64, library: u64) -> Option<(u64, u64)> {
+        self.replace_in(&mut self.state(), ino, library, false)
+    }
+
+    fn replace_in(&self, state: &mut State, ino: u64, library: u64, is_known: bool) -> Option<(u64, u64)> {
         let replaced = match state.found.remove(&ino) {
             Some(found) => {
-                state.by_library.remove(&found.library);
+                state.unmap(found.library, ino);
                 (found.library, found.lookups)
             }
             None => (ino.checked_sub(self.base)?, *state.lookups.get(&ino)?),
         };
         state.found.insert(ino, Found { library, lookups: 1 });
-        // Unless the kernel knows it by that number already.
-        if !state.lookups.contains_key(&(self.base + library)) {
+        // Unless the kernel knows it by its own number already.
+        if !is_known {
             state.by_library.insert(library, ino);
         }
         Some(replaced)
@@ -275,7 +287,7 @@ impl Numbers {
             return None;
         }
         let Found { library, lookups } = state.found.remove(&ino)?;
-        state.by_library.remove(&library);
+        state.unmap(library, ino);
         Some((library, lookups))
     }
 
@@ -315,6 +327,13 @@ impl Numbers {
 }
 
 impl State {
+    /// Unless it has become another number's, by a rename.
+    fn unmap(&mut self, library: u64, ino: u64) {
+        if self.by_library.get(&library) == Some(&ino) {
+            self.by_library.remove(&library);
+        }
+    }
+
     fn find(&mut self, ino: u64, library: u64) {
         self.found.entry(ino).or_insert(Found { library, lookups: 0 }).lookups += 1;
         self.by_library.insert(library, ino);

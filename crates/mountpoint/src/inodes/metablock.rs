@@ -246,7 +246,10 @@ impl<M: Metablock> Metablock for Inodes<M> {
         if self.client.renames() == Renames::ByCopy {
             let source = self.find((from, name)).await?;
             self.refuse_replaced(parent, name, &source)?;
-            self.rename_by_copy(source, (from, name), (to, new_name), allow_overwrite).await?;
+            // A successor has perhaps not looked it up yet.
+            let inherited = self.numbers.named(parent, name);
+            let ino = inherited.unwrap_or_else(|| self.numbers.of_library(source.ino()));
+            self.rename_by_copy(ino, source, (from, name), (to, new_name), allow_overwrite).await?;
         } else {
             self.library.rename(from, name, to, new_name, allow_overwrite).await?;
         }

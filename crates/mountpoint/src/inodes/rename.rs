@@ -30,6 +30,7 @@ struct ChangedMeanwhile;
 impl<M: Metablock> Inodes<M> {
     pub(super) async fn rename_by_copy(
         &self,
+        ino: InodeNo,
         source: Lookup,
         from: Place<'_>,
         to: Place<'_>,
@@ -68,8 +69,7 @@ impl<M: Metablock> Inodes<M> {
             self.changes.note(key, now);
         }
         // The kernel knows the file by the same number as before.
-        let ino = self.numbers.of_library(source.ino());
-        let forgotten = self.numbers.replace(ino, renamed.ino()).unwrap_or((renamed.ino(), 1));
+        let forgotten = self.numbers.take_over(ino, renamed.ino()).unwrap_or((renamed.ino(), 1));
         self.library.forget(forgotten.0, forgotten.1).await;
         self.numbers.uploaded(ino, version);
         Ok(())

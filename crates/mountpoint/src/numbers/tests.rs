@@ -177,3 +177,18 @@ fn a_file_that_the_library_knows_by_another_number_keeps_its_own() {
     assert_eq!(numbers.forget(3, 1), Some((6, 1)));
     assert_eq!(numbers.replace(3, 6), None, "the kernel does not know it any more");
 }
+
+/// The library keeps its number of an object that is replaced by one with the same content.
+#[test]
+fn a_file_that_is_renamed_to_another_with_the_same_content_keeps_its_number() {
+    let (life, numbers) = Life::new();
+    assert_eq!(numbers.record_lookup(ROOT, "from", &entry(2, "same")), 2);
+    assert_eq!(numbers.record_lookup(ROOT, "to", &entry(3, "same")), 3);
+    assert_eq!(numbers.take_over(2, 3), Some((2, 1)));
+    numbers.renamed(ROOT, "from", ROOT, "to");
+    assert_eq!(numbers.record_lookup(ROOT, "to", &entry(3, "same")), 2);
+    assert_eq!(numbers.forget(3, 1), Some((3, 1)), "the kernel has no name for it any more");
+    assert_eq!(numbers.record_lookup(ROOT, "to", &entry(3, "same")), 2);
+    numbers.commit();
+    assert_eq!(name_of(life.successor().meaning(2)), (ROOT, "to".into()));
+}

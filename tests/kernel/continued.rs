@@ -68,7 +68,7 @@ fn a_reader_of_a_file_that_is_written_on_gets_what_was_published() {
     let (client, _pod, served) = served("continued-size", &["--allow-overwrite"]);
     let published = b"published".to_vec();
     let [file, reader] = served.touch("file", |path| {
-        let mut file = File::create(&path).unwrap();
+        let mut file = File::create(path).unwrap();
         file.write_all(b"published").unwrap();
         drop(file.try_clone().unwrap());
         [file, File::open(path).unwrap()]

@@ -81,7 +81,7 @@ enum Part {
     Everything,
     /// The page with this continuation token.
     Page(Option<String>),
-    /// What begins with this name, in one page. The name itself is the first of them.
+    /// This name.
     Name(String),
 }
 
@@ -134,6 +134,11 @@ impl Listed {
             Part::Name(name) => Cow::Owned(format!("{folder}{name}")),
             Part::Everything | Part::Page(_) => Cow::Borrowed(folder),
         }
+    }
+
+    /// Of what begins with a name, the name itself is the first.
+    pub(crate) fn max_keys(&self, wanted: usize) -> usize {
+        if matches!(self.part, Part::Name(_)) { 1 } else { wanted }
     }
 
     /// The library must not ask for the page after this one.

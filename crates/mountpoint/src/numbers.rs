@@ -167,7 +167,8 @@ impl Numbers {
                 None => state.inherited.look_up(ino),
             }
             self.journal.note(&Record::LookedUp(ino));
-            if self.written.contains(&ino) && entry.version != Version::default() {
+            let is_new = state.inherited.get(ino).is_some_and(|node| node.version != entry.version);
+            if is_new && self.written.contains(&ino) && entry.version != Version::default() {
                 state.inherited.update(ino, |node| (node.version, node.is_local) = (entry.version, false));
                 self.journal.note(&Record::Uploaded(ino, entry.version));
             }

@@ -86,6 +86,7 @@ impl ObjectClient for Client {
         let (listed, asked) = (listed().filter(|_| max_keys > 1), Instant::now());
         let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
         let keys = listed.as_ref().map_or(Cow::Borrowed(prefix), |listed| listed.prefix(prefix));
+        let max_keys = listed.as_ref().map_or(max_keys, |listed| listed.max_keys(max_keys));
         let client = self.get();
         let request = client.list_objects(bucket, token, delimiter, max_keys, &keys);
         let mut answer = self.answer(request).await;

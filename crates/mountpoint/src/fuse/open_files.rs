@@ -122,12 +122,6 @@ impl OpenFiles {
         Some(Opened { fh, flags })
     }
 
-    /// The kernel has one size for all that have a file open, and fills what a reader's object does not have of it with zeros:
-    /// beside a program that writes the file on, a reader must not go through its cache.
-    fn reader_flags(&self, ino: u64) -> u32 {
-        if self.is_open_for_writing(ino) { FOPEN_DIRECT_IO } else { 0 }
-    }
-
     fn insert(&self, number: u64, open: Open, handle: Handle) {
         self.handles.insert(number, open.unique, handle);
         self.storage.journal.record(&Record::Opened(number, open));
@@ -141,7 +135,7 @@ impl OpenFiles {
         origin: Origin,
     ) -> Result<Opened, Failure> {
         if let Some(opened) = self.opened_before(origin, flags) {
-            return Ok(Opened { flags: opened.flags | self.reader_flags(ino), ..opened });
+            return Ok(opened);
         }
         let flags_of_open = OpenFlags::from(flags);
         if flags_of_open.intersects(OpenFlags::O_WRONLY | OpenFlags::O_RDWR) {
@@ -171,10 +165,8 @@ impl OpenFiles {
                 (open, Handle::Writer(Arc::new(writer)))
             }
         };
-        let is_reader = matches!(handle, Handle::Reader(_));
-        let flags = opened.flags | if is_reader { self.reader_flags(ino) } else { 0 };
         self.insert(number, open, handle);
-        Ok(Opened { fh: number, flags })
+        Ok(Opened { fh: number, ..opened })
     }
 
     pub(super) fn is_open_for_writing(&self, ino: u64) -> bool {
@@ -185,7 +177,14 @@ impl OpenFiles {
         match self.handles.get(fh)? {
             Handle::Reader(reader) => {
                 // The kernel's offsets are not negative.
-                reader.read(&self.storage, offset.try_into().unwrap_or_default(), size).await
+                let offset = offset.try_into().unwrap_or_default();
+                let read = reader.read(&self.storage, offset, size).await?;
+                // The kernel has one size for all that have the file open, and fills with zeros what a reader's object has not.
+                let is_short = read.len() < usize::try_from(size).unwrap_or(usize::MAX);
+                if is_short && self.handles.is_longer_than(ino, offset + read.len() as u64) {
+                    return Err(Failure::Replaced);
+                }
+                Ok(read)
             }
             // The library says that it cannot be read.
             Handle::Appender(library) => {

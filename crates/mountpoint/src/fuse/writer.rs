@@ -3,8 +3,11 @@
 
 mod succession;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use futures::lock::Mutex;
-use mountpoint_s3_fs::fs::{Error, OpenFlags};
+use mountpoint_s3_fs::fs::{Error, OpenFlags, ToErrno as _};
+use rustix::io::Errno;
 
 use super::failure::Failure;
 use super::origin::Origin;
@@ -30,6 +33,8 @@ pub(super) struct Writer {
     flags: OpenFlags,
     /// The process that opened it. In a pod all processes have the number 0.
     opened_by: u32,
+    /// Bytes written, for those that must not wait for the state.
+    length: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -67,8 +72,13 @@ impl Writer {
 
     fn with(handle: u64, open: &Open, state: State, is_inherited: bool) -> Self {
         let Open { ino, flags, pid: opened_by, creates, version: replaces, .. } = *open;
+        let length = AtomicU64::new(state.length);
         let (key, flags, state) = (open.key.clone(), flags.into(), Mutex::new(state));
-        Self { handle, ino, key, creates, replaces, is_inherited, flags, opened_by, state }
+        Self { handle, ino, key, creates, replaces, is_inherited, flags, opened_by, length, state }
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.length.load(Ordering::Relaxed)
     }
 
     pub(super) async fn write(
@@ -112,7 +122,11 @@ impl Writer {
         let write = async |upload| storage.files.write(self.ino, upload, offset, content, 0, 0, None).await;
         let (upload, written) = match write(upload).await {
             // Since the file was closed empty, another program has opened it, and the library is publishing it empty for that.
-            Err(error) if state.closed_empty && state.length == 0 => {
+            Err(error)
+                if state.closed_empty
+                    && state.length == 0
+                    && error.to_errno() == Errno::BADF.raw_os_error() =>
+            {
                 storage.files.fsync(self.ino, upload, false).await?;
                 state.note_published(storage);
                 let Upload::Published(_, object) = &state.upload else { return Err(error.into()) };
@@ -123,6 +137,7 @@ impl Writer {
             written => (upload, written?),
         };
         state.length += u64::from(written);
+        self.length.store(state.length, Ordering::Relaxed);
         storage.uploads.has_bytes_of(upload, self.handle, state.length);
         if !state.spool.append(content) {
             // Before it goes: a successor would take an empty spool for all that was written.

@@ -268,7 +268,10 @@ impl<M: Metablock> Metablock for Inodes<M> {
             // It may have ended with its last object, which the library does not know for as long as it believes its lookups.
             Err(InodeError::CannotRemoveRemoteDirectory(inode)) => {
                 match confirm_name(&self.library, directory, name).await {
-                    Err(InodeError::FileDoesNotExist(..)) => {}
+                    Err(InodeError::FileDoesNotExist(..)) if !self.uploads.writes_below(&inode.key) => {}
+                    Err(InodeError::FileDoesNotExist(..)) => {
+                        return Err(InodeError::DirectoryNotEmpty(inode));
+                    }
                     Ok(_) => return Err(InodeError::CannotRemoveRemoteDirectory(inode)),
                     Err(error) => return Err(error),
                 }

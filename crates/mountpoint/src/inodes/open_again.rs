@@ -106,9 +106,9 @@ impl<M: Metablock> Inodes<M> {
                     return Err(InodeError::StaleInode { old_inode, remote_key, new_inode });
                 };
                 let known_as = self.numbers.of_library(found.ino());
-                if let Some((replaced, lookups)) = self.numbers.replace(ino, found.ino()) {
-                    self.library.forget(replaced, lookups).await;
-                }
+                // If the kernel does not know the file any more, nobody asks the library to forget this lookup.
+                let replaced = self.numbers.replace(ino, found.ino()).unwrap_or((found.ino(), 1));
+                self.library.forget(replaced.0, replaced.1).await;
                 (open(found.ino(), known_as).await?, found.ino())
             }
             opened => (opened?, library),

@@ -27,6 +27,13 @@ type Place<'a> = (InodeNo, &'a OsStr);
 #[error("another client has changed the object while it was copied; both names are kept")]
 struct ChangedMeanwhile;
 
+struct Copied {
+    /// What was copied.
+    source: ETag,
+    /// What it has become.
+    version: Version,
+}
+
 impl<M: Metablock> Inodes<M> {
     pub(super) async fn rename_by_copy(
         &self,
@@ -54,11 +61,11 @@ impl<M: Metablock> Inodes<M> {
             }
             self.refuse_while_writing(existing, &new_key)?;
         }
-        let version = self.copy(&source, &old_key, &new_key, replaces).await?;
+        let copied = self.copy(&source, &old_key, &new_key, replaces).await?;
         // The kernel looked the name up, so that the library may still take it for missing.
         list_name(&self.library, to.0, &name).await?;
         let renamed = self.library.lookup(to.0, to.1).await?;
-        let deleted = self.library.unlink(from.0, from.1).await;
+        let deleted = self.delete_old(&source, from, &old_key, &renamed, &copied).await;
         if deleted.is_err() {
             self.library.forget(renamed.ino(), 1).await;
         }
@@ -68,11 +75,40 @@ impl<M: Metablock> Inodes<M> {
         for key in [old_key, new_key] {
             self.changes.note(key, now);
         }
-        // The kernel knows the file by the same number as before.
-        let forgotten = self.numbers.take_over(ino, renamed.ino()).unwrap_or((renamed.ino(), 1));
-        self.library.forget(forgotten.0, forgotten.1).await;
-        self.numbers.uploaded(ino, version);
+        // The kernel knows the file by the same number as before, unless it knows the size of another object by that.
+        let is_known = source.stat().etag.as_deref() == Some(copied.source.as_str());
+        let former = if is_known { self.numbers.take_over(ino, renamed.ino()) } else { None };
+        let (forgotten, lookups) = former.unwrap_or((renamed.ino(), 1));
+        self.library.forget(forgotten, lookups).await;
+        if is_known {
+            self.numbers.uploaded(ino, copied.version);
+        }
         Ok(())
+    }
+
+    /// Deletes the object under its old name, if that and the copy are still what they were.
+    async fn delete_old(
+        &self,
+        source: &Lookup,
+        from: Place<'_>,
+        key: &str,
+        renamed: &Lookup,
+        copied: &Copied,
+    ) -> Result<(), InodeError> {
+        let bucket = source.s3_location()?.bucket_name();
+        // Another program may have begun to write it.
+        self.refuse_while_writing(source, key)?;
+        let after = self.head_if_exists(bucket, key).await?;
+        let is_copy = renamed.kind() == InodeKind::File
+            && Version::of(renamed.stat().etag.as_deref()) == copied.version;
+        if !is_copy || after.is_some_and(|after| after.etag != copied.source) {
+            return Err(changed_meanwhile(bucket, key));
+        }
+        match self.library.unlink(from.0, from.1).await {
+            // It does not matter who has deleted it.
+            Err(InodeError::FileDoesNotExist(..)) => Ok(()),
+            deleted => deleted,
+        }
     }
 
     /// What the name stands for now.
@@ -93,16 +129,18 @@ impl<M: Metablock> Inodes<M> {
         Ok(())
     }
 
-    /// Returns once the copy is complete, if it is one of what the source still is.
+    /// Returns once the copy is complete.
     async fn copy(
         &self,
         source: &Lookup,
         from: &str,
         to: &str,
         replaces: bool,
-    ) -> Result<Version, InodeError> {
+    ) -> Result<Copied, InodeError> {
         let bucket = source.s3_location()?.bucket_name();
-        let before = self.head(bucket, from).await?;
+        let Some(before) = self.head_if_exists(bucket, from).await? else {
+            return Err(InodeError::FileDoesNotExist(from.to_owned(), source.inode_err()));
+        };
         if !replaces && let Some(existing) = self.head_if_exists(bucket, to).await? {
             // By a mount process that died with the same request.
             let is_copied = is_repeated() && (&existing.etag, existing.size) == (&before.etag, before.size);
@@ -117,13 +155,12 @@ impl<M: Metablock> Inodes<M> {
         let copied = self.client.copy_object(bucket, &escaped(from), bucket, to, &params).await;
         copied
             .map_err(|error| InodeError::client_error(described(error), "CopyObject failed", bucket, from))?;
-        let (copy, after) = futures::try_join!(self.head(bucket, to), self.head(bucket, from))?;
-        if copy.size != before.size || after.etag != before.etag {
-            let changed = S3RequestError::InternalError(Box::new(ChangedMeanwhile));
-            let changed = ObjectClientError::<HeadObjectError, _>::ClientError(changed);
-            return Err(InodeError::client_error(changed, "cannot rename", bucket, from));
+        match self.head_if_exists(bucket, to).await? {
+            Some(copy) if copy.size == before.size => {
+                Ok(Copied { source: before.etag, version: Version::of(Some(copy.etag.as_str())) })
+            }
+            _ => Err(changed_meanwhile(bucket, from)),
         }
-        Ok(Version::of(Some(ETag::as_str(&copy.etag))))
     }
 
     async fn head_if_exists(&self, bucket: &str, key: &str) -> Result<Option<HeadObjectResult>, InodeError> {
@@ -133,11 +170,12 @@ impl<M: Metablock> Inodes<M> {
             Err(error) => Err(InodeError::client_error(error, "HeadObject failed", bucket, key)),
         }
     }
+}
 
-    async fn head(&self, bucket: &str, key: &str) -> Result<HeadObjectResult, InodeError> {
-        let head = self.client.head_object(bucket, key, &HeadObjectParams::new()).await;
-        head.map_err(|error| InodeError::client_error(error, "HeadObject failed", bucket, key))
-    }
+fn changed_meanwhile(bucket: &str, key: &str) -> InodeError {
+    let changed = S3RequestError::InternalError(Box::new(ChangedMeanwhile));
+    let changed = ObjectClientError::<HeadObjectError, _>::ClientError(changed);
+    InodeError::client_error(changed, "cannot rename", bucket, key)
 }
 
 fn key(found: &Lookup) -> Result<String, InodeError> {

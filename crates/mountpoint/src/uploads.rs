@@ -185,7 +185,7 @@ impl Uploads {
         self.state().conditions.remove(key)
     }
 
-    /// The file that was published under this key has another one now.
+    /// The file that was published under this key has been renamed.
     pub(crate) fn rename(&self, key: &str) {
         let mut state = self.state();
         if state.renamed.len() >= MOST_RENAMED {
@@ -194,7 +194,7 @@ impl Uploads {
         state.renamed.insert(key.to_owned());
     }
 
-    /// Whether what was published under this key has another name now.
+    /// Whether what was published under this key has been renamed since.
     pub(crate) fn is_renamed(&self, key: &str) -> bool {
         self.state().renamed.contains(key)
     }

@@ -12,7 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// At most one is accepted. There is room for several, because the kernel silently drops what does not fit.
+/// At most two are accepted. There is room for more, because the kernel silently drops what does not fit.
 const MAX_DESCRIPTORS: usize = 8;
 
 /// The kernel passes descriptors along with the first byte. Calls are repeated after a signal: the kernel does not restart those on

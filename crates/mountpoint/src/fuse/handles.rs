@@ -61,13 +61,13 @@ impl Handles {
         open.iter().find(|(_, opened)| opened.unique == unique).map(|(number, _)| *number)
     }
 
-    /// All writers of the file.
     /// Whether a program has written more than this to the file.
     pub(super) fn is_longer_than(&self, ino: u64, length: u64) -> bool {
         let is_it = |handle: &Handle| matches!(handle, Handle::Writer(writer) if writer.ino == ino && writer.length() > length);
         self.open.read().values().any(|opened| is_it(&opened.handle))
     }
 
+    /// All writers of the file.
     pub(super) fn writers(&self, ino: u64) -> Vec<Arc<Writer>> {
         let open = self.open.read();
         let writers = open.values().filter_map(|opened| match &opened.handle {

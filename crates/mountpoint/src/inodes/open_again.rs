@@ -106,7 +106,7 @@ impl<M: Metablock> Inodes<M> {
                     return Err(InodeError::StaleInode { old_inode, remote_key, new_inode });
                 };
                 let known_as = self.numbers.of_library(found.ino());
-                // If the kernel does not know the file any more, nobody asks the library to forget this lookup.
+                // If the kernel no longer knows the file, it does not ask for this lookup to be forgotten.
                 let replaced = self.numbers.replace(ino, found.ino()).unwrap_or((found.ino(), 1));
                 self.library.forget(replaced.0, replaced.1).await;
                 (open(found.ino(), known_as).await?, found.ino())

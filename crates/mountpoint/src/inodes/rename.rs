@@ -24,7 +24,7 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 type Place<'a> = (InodeNo, &'a OsStr);
 
 #[derive(Debug, Error)]
-#[error("another client has changed the object while it was copied; both names are kept")]
+#[error("another client has changed the object while it was copied; both names are kept: delete one of them")]
 struct ChangedMeanwhile;
 
 struct Copied {

@@ -15,7 +15,8 @@ use crate::scoped::scoped;
 
 #[derive(Debug, Error)]
 #[error(
-    "a mount process died while it removed or renamed the file, and another client has replaced the object: it is kept"
+    "a mount process died while it removed or renamed the file, and another client has replaced the object, which is kept: \
+     look at it, and repeat the operation"
 )]
 struct Replaced;
 
@@ -34,8 +35,8 @@ pub(super) fn is_repeated() -> bool {
 }
 
 impl<M: Metablock> Inodes<M> {
-    /// Refuses to go on with an object that the kernel did not ask for. Nothing is deleted that may be another client's, and no
-    /// program is told that a file is gone which is there.
+    /// Refuses to go on with an object that the kernel did not ask for: it may be another client's. Success would not be true,
+    /// either, because the file is there.
     pub(super) fn refuse_replaced(
         &self,
         parent: InodeNo,

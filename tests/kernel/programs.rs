@@ -255,5 +255,12 @@ fn a_tree_is_removed_as_on_a_disk() {
         // With an object in it, it stays.
         served.touch("kept", |path| fs::remove_dir(path)).unwrap_err();
         assert_eq!(served.read("kept/file").unwrap(), b"x");
+        // And with a file in it that is still being written, although its last object is gone.
+        let file = served.touch("kept/new", |path| File::create(path)).unwrap();
+        client.delete(name, "kept/file").unwrap();
+        served.touch("kept", |path| fs::remove_dir(path)).unwrap_err();
+        let closed = within("a close", LIMIT, move || (&file).write_all(b"y").and_then(|()| file.sync_all()));
+        closed.unwrap();
+        assert_eq!(client.get(name, "kept/new").unwrap(), b"y");
     }
 }

@@ -134,12 +134,10 @@ impl Uploads {
         self.is_written(key, |_| true)
     }
 
-    /// Whether a file below this folder is open for writing and not published. The folder may be without the mount's prefix.
-    pub(crate) fn writes_below(&self, folder: &str) -> bool {
-        let inner = format!("/{folder}");
-        let is_below = |key: &str| key.starts_with(folder) || key.contains(&inner);
-        let below = |writer: &Writer| writer.etag.is_none() && is_below(&writer.key);
-        self.state().writers.values().any(below)
+    /// Whether a file whose key begins like this is open for writing and not published.
+    pub(crate) fn writes_below(&self, prefix: &str) -> bool {
+        let is_below = |writer: &Writer| writer.etag.is_none() && writer.key.starts_with(prefix);
+        self.state().writers.values().any(is_below)
     }
 
     fn is_written(&self, key: &str, in_this_way: impl Fn(&Writer) -> bool) -> bool {

@@ -264,20 +264,22 @@ impl<M: Metablock> Metablock for Inodes<M> {
             self.remake_locals(folder, None).await;
         }
         let directory = self.number(parent).await?;
-        match self.library.rmdir(directory, name).await {
+        let removed = match self.library.rmdir(directory, name).await {
             // It may have ended with its last object, which the library does not know for as long as it believes its lookups.
             Err(InodeError::CannotRemoveRemoteDirectory(inode)) => {
-                match confirm_name(&self.library, directory, name).await {
-                    Err(InodeError::FileDoesNotExist(..)) if !self.uploads.writes_below(&inode.key) => {}
-                    Err(InodeError::FileDoesNotExist(..)) => {
-                        return Err(InodeError::DirectoryNotEmpty(inode));
-                    }
-                    Ok(_) => return Err(InodeError::CannotRemoveRemoteDirectory(inode)),
-                    Err(error) => return Err(error),
-                }
+                let confirmed = confirm_name(&self.library, directory, name).await;
+                confirmed.and(Err(InodeError::CannotRemoveRemoteDirectory(inode)))
             }
-            Err(InodeError::FileDoesNotExist(..)) => {}
-            removed => removed?,
+            removed => removed,
+        };
+        if let Err(InodeError::FileDoesNotExist(..)) = removed {
+            let parent = self.library.getattr(directory, false).await?;
+            let prefix = format!("{}{}/", parent.s3_location()?.full_key(), name.to_string_lossy());
+            if self.uploads.writes_below(&prefix) {
+                return Err(InodeError::DirectoryNotEmpty(parent.inode_err()));
+            }
+        } else {
+            removed?;
         }
         self.numbers.removed(parent, &name.to_string_lossy());
         Ok(())

@@ -14,7 +14,6 @@ use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 use crate::files::served;
-use crate::survival::content;
 
 /// Runs a script with the path of a file as its argument.
 fn run(served: &Served, name: &str, script: &str) -> Output {
@@ -86,26 +85,6 @@ fn a_large_file_that_several_programs_write_is_whole() {
         assert!(client.get("large-writers", name).unwrap() == expected, "{name}");
         assert!(served.read(name).unwrap() == expected, "{name}");
     }
-}
-
-/// It is larger than what is kept in memory.
-#[test]
-fn a_large_file_that_is_continued_after_a_close_is_read_back() {
-    let (client, pod, served) = served("read-back", &[]);
-    let (first, second) = (content(10 << 20, 1), content(3 << 20, 2));
-    let expected = [&first[..], &second].concat();
-    let written = served.touch("file", move |path| {
-        let mut file = File::create(path)?;
-        file.write_all(&first)?;
-        drop(file.try_clone()?);
-        file.write_all(&second)?;
-        nix::unistd::close(file)?;
-        std::io::Result::Ok(())
-    });
-    written.unwrap();
-    pod.logs("reading back a large file");
-    assert!(client.get("read-back", "file").unwrap() == expected);
-    assert!(served.read("file").unwrap() == expected);
 }
 
 #[test]

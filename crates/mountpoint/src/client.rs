@@ -1,6 +1,7 @@
-//! The S3 client of the file system: the library's, with five differences. It changes its keys when their file changes. It
+//! The S3 client of the file system: the library's, with six differences. It changes its keys when their file changes. It
 //! never sends a request that some servers misunderstand. It does not replace objects unless that is allowed. It does not
-//! wait without end. It sends small files in one request, and fetches them when they are opened.
+//! wait without end. It sends small files in one request, and fetches them when they are opened. It has the server copy what large files begin with when
+//! they are continued.
 
 mod confirm;
 mod renew_keys;
@@ -8,6 +9,7 @@ mod requests;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -20,6 +22,7 @@ use thiserror::Error;
 use crate::credentials::{KeysError, Source, Stamp, stamp};
 use crate::first_read::FirstReads;
 use crate::listings::Listings;
+use crate::raw_client::{RawClient, RawClients, RawError};
 use crate::renewal::keep_renewed;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
 use crate::uploads::Uploads;
@@ -86,6 +89,9 @@ struct Inner {
     savings: Savings,
     timeout: Arc<ServerTimeout>,
     uploads: Arc<Uploads>,
+    raw: RawClients,
+    /// The server has refused to copy a part of an object.
+    cannot_copy: AtomicBool,
     listings: Listings,
     first_reads: FirstReads<<S3CrtClient as ObjectClient>::GetObjectResponse>,
     current: RwLock<S3CrtClient>,
@@ -116,14 +122,25 @@ impl Client {
         seen: Seen,
         rights: Rights,
         savings: Savings,
-        timeout: Arc<ServerTimeout>,
+        raw: RawClients,
     ) -> Self {
         let expires = seen.keys.as_ref().and_then(|keys| keys.expires);
         let (current, seen) = (RwLock::new(first), Mutex::new(seen));
         let (uploads, listings) = (Arc::default(), Listings::default());
         let first_reads = FirstReads::new(savings.first_reads);
-        let inner = Inner { recipe, rights, savings, timeout, uploads, listings, first_reads, current, seen };
-        let inner = Arc::new(inner);
+        let inner = Arc::new(Inner {
+            recipe,
+            rights,
+            savings,
+            timeout: raw.server_timeout(),
+            uploads,
+            raw,
+            cannot_copy: AtomicBool::new(false),
+            listings,
+            first_reads,
+            current,
+            seen,
+        });
         if let Some(expires) = expires {
             let (identity, inner) = (inner.recipe.source.identity(), Arc::downgrade(&inner));
             // The request that finds the keys expired does not renew them: it would wait for another server, and all others
@@ -147,6 +164,22 @@ impl Client {
 
     pub(crate) fn renames(&self) -> Renames {
         self.0.rights.renames
+    }
+
+    /// For requests that the library's client does not know.
+    pub(crate) fn raw(&self) -> Result<Arc<RawClient>, RawError> {
+        self.get();
+        let keys = self.0.seen.lock().keys.clone();
+        self.0.raw.get(&self.0.recipe.source, keys)
+    }
+
+    pub(crate) fn timeout(&self) -> Arc<ServerTimeout> {
+        Arc::clone(&self.0.timeout)
+    }
+
+    /// Whether large files are continued by copying them on the server.
+    pub(crate) fn copies(&self) -> bool {
+        !self.0.cannot_copy.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fetches_exactly(&self) -> bool {

@@ -19,14 +19,13 @@ use mountpoint_s3_client::{S3CrtClient, S3RequestError};
 use mountpoint_s3_fs::memory::PagedPool;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 
-use crate::abort::Aborting;
 use crate::client::{Client, ClientError, Recipe, Renames, Rights, Savings, Seen};
 use crate::credentials::{Source, stamp};
 use crate::diagnose::Route;
 use crate::memory;
 use crate::options::Options;
+use crate::raw_client::{Bucket, RawClients};
 use crate::refusal::{self, RequestedBucket};
-use crate::server_timeout::ServerTimeout;
 use crate::telemetry::Telemetry;
 
 use attempt::{Outcome, attempt};
@@ -42,7 +41,6 @@ pub(crate) struct Connected {
     pub(crate) first: S3CrtClient,
     pub(crate) personality: S3Personality,
     pub(crate) region: String,
-    pub(crate) aborting: Aborting,
 }
 
 /// Reads an environment variable.
@@ -66,7 +64,7 @@ pub(crate) fn connect(
         Some(region) => server.in_region(region)?,
         None => server.find()?,
     };
-    server.connected(regional, first_reads, Arc::clone(&telemetry.server_timeout))
+    server.connected(regional, first_reads, Arc::clone(telemetry))
 }
 
 /// Everything that requests need in any region.
@@ -192,9 +190,9 @@ impl<'a> Server<'a> {
         self,
         regional: Regional,
         first_reads: usize,
-        timeout: Arc<ServerTimeout>,
+        telemetry: Arc<Telemetry>,
     ) -> Result<Connected, Refused> {
-        let Self { options, path, url, ca_bundle, source, .. } = self;
+        let Self { options, path, url, ca_bundle, .. } = self;
         let Regional { region, endpoint, recipe, first, seen, .. } = regional;
         let personality = personality(options, &path, &endpoint, url.as_deref())?;
         let renames = match options.rename_by_copy {
@@ -208,17 +206,17 @@ impl<'a> Server<'a> {
             first_reads,
             exact_reads: !options.caches_contents(),
         };
-        let client = Client::new(recipe, first.clone(), seen, rights, savings, timeout);
-        let aborting = Aborting {
-            bucket: path.bucket.to_string(),
+        let raw = RawClients::new(Bucket {
+            name: path.bucket.to_string(),
             endpoint,
-            source,
             ca_bundle,
             network_interfaces: options.bind.clone().unwrap_or_default(),
             headers: headers(options),
             event_loops: first.event_loop_group(),
-        };
-        Ok(Connected { client, first, personality, region, aborting })
+            telemetry,
+        });
+        let client = Client::new(recipe, first.clone(), seen, rights, savings, raw);
+        Ok(Connected { client, first, personality, region })
     }
 }
 

@@ -11,11 +11,16 @@ use crate::journal::{Journal, Record};
 pub(crate) struct Unfinished(pub(crate) Arc<Journal>);
 
 impl Unfinished {
+    /// The server knows an upload, and has nothing of it yet.
+    pub(crate) fn begun(&self, upload: String) {
+        self.0.record(&Record::UploadBegun(upload));
+    }
+
     /// An attempt at a request to S3 has ended.
     pub(crate) fn attempted(&self, attempt: &RequestMetrics) {
         let record = match attempt.request_type() {
-            RequestType::UploadPart => Record::UploadBegun,
-            // An upload that has failed to end is aborted in vain at worst.
+            RequestType::UploadPart | RequestType::UploadPartCopy => Record::UploadBegun,
+            // At worst a successor aborts an upload that has already ended.
             RequestType::CompleteMultipartUpload | RequestType::AbortMultipartUpload
                 if attempt.status_code().is_some_and(|status| (200..300).contains(&status)) =>
             {

@@ -14,6 +14,7 @@ use mountpoint_s3_fs::s3::config::PartConfig;
 use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use mountpoint_s3_fs::{Runtime, S3Filesystem, S3FilesystemConfig, Superblock, SuperblockConfig};
 
+use crate::abort::abort_all;
 use crate::cache;
 use crate::client::Client;
 use crate::connect::{Connected, Variable, connect};
@@ -88,11 +89,11 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let unfinished_uploads = Unfinished(Arc::clone(&journal));
     let telemetry = Arc::new(Telemetry { server_timeout: Arc::clone(&timeout), unfinished_uploads });
     let found_in = known.map(|known| known.begin.region.as_str());
-    let Connected { client, first, personality, region, aborting } =
+    let Connected { client, first, personality, region } =
         connect(options, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
     refuse_append(options, &path, personality)?;
     if let Some(known) = known.filter(|known| !known.uploads.is_empty()) {
-        aborting.begin(known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
+        abort_all(client.clone(), known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
     }
 
     let config = filesystem_config(options, personality);

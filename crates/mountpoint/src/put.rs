@@ -183,7 +183,7 @@ async fn already_there(client: &S3CrtClient, bucket: &str, key: &str, content: &
 }
 
 /// The same that the parts of a larger upload would get.
-fn checksum(requested: &PutObjectTrailingChecksums, content: &[u8]) -> Option<UploadChecksum> {
+pub(crate) fn checksum(requested: &PutObjectTrailingChecksums, content: &[u8]) -> Option<UploadChecksum> {
     match requested.algorithm()? {
         ChecksumAlgorithm::Crc32c => Some(UploadChecksum::Crc32c(crc32c::checksum(content))),
         ChecksumAlgorithm::Crc64nvme => Some(UploadChecksum::Crc64nvme(crc64nvme::checksum(content))),

@@ -4,21 +4,32 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use futures::TryFutureExt as _;
 use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
 use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview, UploadReviewOutcome};
 use mountpoint_s3_client::{PutObjectRequest, S3RequestError};
 
+use crate::continuation::{Continuation, failed};
 use crate::meter::{InProgress, METER};
 use crate::put::Put;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
+use crate::uploads::Uploads;
 
 #[derive(Debug)]
 pub(crate) struct Upload {
-    put: Put,
+    sent: Sent,
     key: String,
     requested: Encryption,
     timeout: Arc<ServerTimeout>,
+    uploads: Arc<Uploads>,
     _in_progress: InProgress<'static>,
+}
+
+/// How it is sent.
+#[derive(Debug)]
+pub(crate) enum Sent {
+    ByLibrary(Put),
+    Continued(Continuation),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -28,10 +39,16 @@ struct Encryption {
 }
 
 impl Upload {
-    pub(crate) fn new(put: Put, key: &str, params: &PutObjectParams, timeout: Arc<ServerTimeout>) -> Self {
+    pub(crate) fn new(
+        sent: Sent,
+        key: &str,
+        params: &PutObjectParams,
+        timeout: Arc<ServerTimeout>,
+        uploads: Arc<Uploads>,
+    ) -> Self {
         let requested =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { put, key: key.to_owned(), requested, timeout, _in_progress: METER.upload() }
+        Self { sent, key: key.to_owned(), requested, timeout, uploads, _in_progress: METER.upload() }
     }
 }
 
@@ -43,10 +60,9 @@ impl Encryption {
         confirmed(&self.kind, kind) && confirmed(&self.kms_key, kms_key)
     }
 
-    fn check(&self, key: &str, result: PutObjectResult) -> Answer<PutObjectResult, PutObjectError> {
-        let (kind, kms_key) = (result.sse_type.as_deref(), result.sse_kms_key_id.as_deref());
+    fn check(&self, key: &str, kind: Option<&str>, kms_key: Option<&str>) -> Answer<(), PutObjectError> {
         if self.is_confirmed_by(kind, kms_key) {
-            return Ok(result);
+            return Ok(());
         }
         tracing::error!(
             key,
@@ -63,7 +79,13 @@ impl PutObjectRequest for Upload {
     type ClientError = S3RequestError;
 
     async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
-        self.timeout.limit_request(Awaited::Transfer, self.put.write(slice)).await
+        match &mut self.sent {
+            Sent::ByLibrary(put) => self.timeout.limit_request(Awaited::Transfer, put.write(slice)).await,
+            Sent::Continued(continuation) => {
+                let write = continuation.write(slice).map_err(failed);
+                self.timeout.limit_request(Awaited::Transfer, write).await
+            }
+        }
     }
 
     async fn complete(self) -> Answer<PutObjectResult, PutObjectError> {
@@ -74,9 +96,23 @@ impl PutObjectRequest for Upload {
         self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
-        let completed = self.put.review_and_complete(review);
-        let result = self.timeout.limit_request(Awaited::Transfer, completed).await?;
-        self.requested.check(&self.key, result)
+        let Self { sent, key, requested, timeout, uploads, .. } = self;
+        match sent {
+            Sent::ByLibrary(put) => {
+                let complete = put.review_and_complete(review);
+                let result = timeout.limit_request(Awaited::Transfer, complete).await?;
+                requested.check(&key, result.sse_type.as_deref(), result.sse_kms_key_id.as_deref())?;
+                Ok(result)
+            }
+            Sent::Continued(continuation) => {
+                let complete = continuation.complete(review).map_err(failed);
+                let object = timeout.limit_request(Awaited::Transfer, complete).await?;
+                requested.check(&key, object.encryption.as_deref(), object.kms_key.as_deref())?;
+                uploads.continued(&key, object.etag);
+                // Only the library can make a result.
+                Err(ObjectClientError::ServiceError(PutObjectError::NotImplemented))
+            }
+        }
     }
 }
 

@@ -54,10 +54,18 @@ struct State {
     readers: HashMap<u64, HashMap<u64, Option<ReadObject>>>,
     /// Bytes of a continued file that the library counts a second time, by inode.
     replays: HashMap<u64, usize>,
-    /// The object that the next upload to a key must replace. The library has one writer for each key at a time.
-    conditions: HashMap<String, ETag>,
+    /// What the next upload to a key continues. The library has one writer for each key at a time.
+    conditions: HashMap<String, Condition>,
     /// Keys from which files were renamed that may still be open for writing.
     renamed: HashSet<String>,
+}
+
+/// The object that an upload must replace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) etag: ETag,
+    /// It begins with all of that object, which the server copies. Otherwise everything is written again.
+    pub(crate) copied: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -72,6 +80,8 @@ struct Writer {
     replaces: Version,
     /// Once the upload is complete.
     etag: Option<ETag>,
+    /// What it has become without the library, which takes it for failed.
+    continued: Option<ETag>,
     /// The open file as the kernel knows it, and how many bytes it has.
     file: Option<(u64, u64)>,
 }
@@ -94,17 +104,26 @@ impl Uploads {
         // An upload that failed before it began may have left its condition.
         state.conditions.remove(key);
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        let writer = Writer { ino, bucket, key, creates, replaces, etag: None, file: None };
+        let writer = Writer { ino, bucket, key, creates, replaces, etag: None, continued: None, file: None };
         state.writers.insert(handle, writer);
     }
 
-    /// The next upload to the key replaces this object and no other. Its first `length` bytes are written again.
-    pub(crate) fn begin_continuation(&self, handle: u64, ino: u64, object: &Published, length: usize) {
+    /// The next upload to the key replaces this object and no other. It has `length` bytes, which are written again unless the
+    /// server copies them.
+    pub(crate) fn begin_continuation(
+        &self,
+        handle: u64,
+        ino: u64,
+        object: &Published,
+        length: usize,
+        is_copied: bool,
+    ) {
         let replaces = Version::of(Some(object.etag.as_str()));
         self.begin(handle, ino, &object.bucket, &object.key, false, replaces);
         let mut state = self.state();
-        state.conditions.insert(object.key.clone(), object.etag.clone());
-        if length > 0 {
+        let copied = is_copied.then_some(length as u64);
+        state.conditions.insert(object.key.clone(), Condition { etag: object.etag.clone(), copied });
+        if length > 0 && !is_copied {
             state.replays.insert(ino, length);
         }
     }
@@ -178,8 +197,22 @@ impl Uploads {
         self.state().writers.remove(&handle);
     }
 
+    /// The server has completed the upload to this key, of which the library knows only a part.
+    pub(crate) fn continued(&self, key: &str, etag: ETag) {
+        let mut state = self.state();
+        let of_key = |writer: &&mut Writer| writer.key == key && writer.etag.is_none();
+        if let Some(writer) = state.writers.values_mut().find(of_key) {
+            writer.continued = Some(etag);
+        }
+    }
+
+    /// What the upload has become, although the library takes it for failed.
+    pub(crate) fn became(&self, handle: u64) -> Option<ETag> {
+        self.state().writers.get(&handle)?.continued.clone()
+    }
+
     /// The object that the upload to this key must replace. Returned once for each upload.
-    pub(crate) fn condition(&self, key: &str) -> Option<ETag> {
+    pub(crate) fn condition(&self, key: &str) -> Option<Condition> {
         self.state().conditions.remove(key)
     }
 
@@ -241,7 +274,11 @@ impl Uploads {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Again {
     /// To replace this object and no other with a longer one.
-    Continued(Published),
+    Continued {
+        object: Published,
+        /// The server copies it to the beginning of the longer one.
+        is_copied: bool,
+    },
     /// To repeat what a mount process that died had not published.
     Repeated {
         /// There was no object when the file was opened first.

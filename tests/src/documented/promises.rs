@@ -65,6 +65,7 @@ fn the_documented_semantics_are_the_tested_ones() {
     let page = include_str!("../../../docs/semantics.md");
     let files = [
         include_str!("../../kernel/continued.rs"),
+        include_str!("../../kernel/copied.rs"),
         include_str!("../../kernel/moves.rs"),
         include_str!("../../kernel/names.rs"),
         include_str!("../../kernel/programs.rs"),

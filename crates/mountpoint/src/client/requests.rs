@@ -1,16 +1,17 @@
 //! The requests that the library sends.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::TryFutureExt as _;
 use mountpoint_s3_client::error::{
     CopyObjectError, DeleteObjectError, GetObjectAttributesError, GetObjectError, HeadObjectError,
     ListObjectsError, ObjectClientError, PutObjectError, RenameObjectError,
 };
 use mountpoint_s3_client::types::{
-    CopyObjectParams, CopyObjectResult, DeleteObjectResult, GetObjectAttributesResult, GetObjectParams,
+    CopyObjectParams, CopyObjectResult, DeleteObjectResult, ETag, GetObjectAttributesResult, GetObjectParams,
     HeadObjectParams, HeadObjectResult, ListObjectsResult, ObjectAttribute, PutObjectParams, PutObjectResult,
     PutObjectSingleParams, RenameObjectParams, RenameObjectResult,
 };
@@ -18,10 +19,12 @@ use mountpoint_s3_client::{ObjectClient, S3CrtClient, S3RequestError};
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 
 use super::{Client, Renames};
+use crate::continuation::{Continuation, ContinuationError, failed};
 use crate::listings::listed;
 use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::server_timeout::Answer;
-use crate::upload::Upload;
+use crate::upload::{Sent, Upload};
+use crate::uploads::Condition;
 
 #[async_trait]
 impl ObjectClient for Client {
@@ -118,19 +121,22 @@ impl ObjectClient for Client {
         params: &PutObjectParams,
     ) -> Answer<Self::PutObjectRequest, PutObjectError> {
         let replaces = self.0.uploads.condition(key);
+        if let Some(Condition { etag, copied: Some(length) }) = replaces {
+            return self.continue_upload(key, params, (etag, length)).await;
+        }
         let mut params = params.clone();
         if replaces.is_none() && !self.0.rights.overwrite {
             params.custom_headers.push((IF_NONE_MATCH.to_owned(), "*".to_owned()));
         }
         let single = match replaces {
-            Some(etag) => Single::Replacing(etag),
+            Some(Condition { etag, .. }) => Single::Replacing(etag),
             None if !self.0.savings.single_put => Single::Empty,
             None if !self.0.rights.overwrite => Single::New,
             None if self.0.uploads.creates_object(key) => Single::PerhapsNew,
             None => Single::Empty,
         };
         let put = Put::new(self.get(), bucket, key, params.clone(), single);
-        Ok(Upload::new(put, key, &params, Arc::clone(&self.0.timeout)))
+        Ok(Upload::new(Sent::ByLibrary(put), key, &params, self.timeout(), self.uploads()))
     }
 
     async fn put_object_single(
@@ -170,5 +176,27 @@ impl ObjectClient for Client {
                 Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
             }
         }
+    }
+}
+
+impl Client {
+    async fn continue_upload(
+        &self,
+        key: &str,
+        params: &PutObjectParams,
+        replaced: (ETag, u64),
+    ) -> Answer<Upload, PutObjectError> {
+        let copy = async {
+            let part_size = self.write_part_size();
+            let begun = Continuation::begin(self.raw()?, key, params, replaced, part_size).await;
+            begun.inspect_err(|error| {
+                if matches!(error, ContinuationError::CannotCopy(_)) {
+                    tracing::info!(%error, "large files that are continued are read back and uploaded again");
+                    self.0.cannot_copy.store(true, Ordering::Relaxed);
+                }
+            })
+        };
+        let begun = self.transfer(copy.map_err(failed)).await?;
+        Ok(Upload::new(Sent::Continued(begun), key, params, self.timeout(), self.uploads()))
     }
 }

@@ -16,6 +16,7 @@ use mountpoint_s3_fs::S3Filesystem;
 use super::failure::Failure;
 use super::spool::{Spool, Spools};
 use crate::client::Client;
+use crate::continuation::is_copied;
 use crate::journal::Journal;
 use crate::numbers::Numbers;
 use crate::server_timeout::{Awaited, ServerTimeout};
@@ -106,6 +107,11 @@ impl Storage {
         let end = length.min(offset + READ_BACK);
         let fetched = self.fetch(&object.key, &object.etag, offset..end).await;
         fetched.map_err(|reason| Failure::ReadBack { length, reason })
+    }
+
+    /// Whether the server copies the beginning of a file of this length to another object.
+    pub(super) fn copies(&self, length: u64) -> bool {
+        self.client.copies() && is_copied(length)
     }
 
     /// Whether the library may be bypassed: it has no cache that a read could be answered from, or that should keep it.

@@ -1,6 +1,7 @@
 //! A file that is open for writing. Several programs may hold it, and each of them closes it: every close publishes what was
 //! written so far, because only then the program that closes hears of a failure, and a later write continues from there.
 
+mod resumption;
 mod succession;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +15,7 @@ use super::origin::Origin;
 use super::spool::Spool;
 use super::storage::Storage;
 use crate::journal::{Open, Record, Version};
-use crate::uploads::{Again, Published, again};
+use crate::uploads::Published;
 
 /// An offset that no file reaches.
 const NOWHERE: i64 = i64::MAX;
@@ -42,6 +43,8 @@ struct State {
     upload: Upload,
     /// Bytes written.
     length: u64,
+    /// Bytes at the beginning of the upload that the server has copied, so that the library does not know of them.
+    copied: u64,
     /// It was closed once before anything was written.
     closed_empty: bool,
     spool: Spool,
@@ -65,8 +68,14 @@ impl Writer {
     pub(super) fn new(storage: &Storage, handle: u64, open: &Open, library: u64) -> Self {
         storage.uploads.has_bytes_of(library, handle, 0);
         let spool = Spool::new(storage.spools.clone(), handle);
-        let state =
-            State { upload: Upload::Open(library), length: 0, closed_empty: false, spool, unspooled: false };
+        let state = State {
+            upload: Upload::Open(library),
+            length: 0,
+            copied: 0,
+            closed_empty: false,
+            spool,
+            unspooled: false,
+        };
         Self::with(handle, open, state, false)
     }
 
@@ -119,6 +128,7 @@ impl Writer {
             }
             Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
+        let offset = offset.saturating_sub_unsigned(state.copied);
         let write = async |upload| storage.files.write(self.ino, upload, offset, content, 0, 0, None).await;
         let (upload, written) = match write(upload).await {
             // Since the file was closed empty, another program has opened it, and the library is publishing it empty for that.
@@ -188,7 +198,8 @@ impl Writer {
             }
             // The library leaves the upload to the last close if it is given another process than the one that opened the
             // file. Only a large file is worth that: a process that starts others closes its files in each of them.
-            let closed_by = if state.spool.is_kept() { self.opened_by } else { pid };
+            // Nor is what the server copies, which is small then.
+            let closed_by = if state.spool.is_kept() || state.copied > 0 { self.opened_by } else { pid };
             storage.files.flush(self.ino, upload, 0, closed_by).await
         });
         let flushed = flushed.await;
@@ -218,9 +229,13 @@ impl Writer {
             Upload::Published(..) => return Ok(()),
             Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
-        publish(state, upload).await?;
+        let published = publish(state, upload).await;
         state.note_published(storage);
-        Ok(())
+        match state.upload {
+            // Whatever the library says: it takes what the server has copied for failed.
+            Upload::Published(..) => Ok(()),
+            _ => Ok(published?),
+        }
     }
 
     pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
@@ -242,49 +257,9 @@ impl Writer {
 
     async fn end(&self, storage: &Storage, upload: u64) -> Result<(), Failure> {
         let released = storage.files.release(self.ino, upload, 0, None, false).await;
+        let is_published = storage.uploads.published(upload).is_some();
         storage.uploads.end(upload);
-        Ok(released?)
-    }
-
-    /// Begins another upload with everything that was written so far, to replace this object, and returns its handle. If it
-    /// cannot begin, what the file was before stays.
-    async fn resume(&self, storage: &Storage, state: &mut State, object: &Published) -> Result<u64, Failure> {
-        let State { upload, length, spool, .. } = state;
-        if let Upload::Published(previous, _) = upload
-            && let Some(previous) = previous.take()
-        {
-            self.end(storage, previous).await?;
-        }
-        let open = storage.files.open(self.ino, OpenFlags::O_WRONLY, self.opened_by);
-        let handle = again(&Again::Continued(object.clone()), open).await?.fh;
-        *upload = Upload::Open(handle);
-        storage.uploads.has_bytes_of(handle, self.handle, *length);
-        let replayed = if spool.is_kept() && spool.length() == *length {
-            replay(storage, self.ino, handle, spool).await
-        } else {
-            tracing::info!(key = object.key, bytes = length, "reading back a large file to continue it");
-            storage.copy(object, *length, self.ino, handle).await
-        };
-        self.abort_unless(storage, handle, replayed).await?;
-        Ok(handle)
-    }
-
-    /// What was replayed in part is not the file.
-    async fn abort_unless(
-        &self,
-        storage: &Storage,
-        upload: u64,
-        replayed: Result<(), Failure>,
-    ) -> Result<(), Failure> {
-        if replayed.is_err() {
-            self.abort(storage, upload).await;
-        }
-        replayed
-    }
-
-    /// A write that cannot be makes the library abort the upload.
-    async fn abort(&self, storage: &Storage, upload: u64) {
-        let _ = storage.files.write(self.ino, upload, NOWHERE, &[], 0, 0, None).await;
+        if is_published { Ok(()) } else { Ok(released?) }
     }
 }
 
@@ -298,15 +273,4 @@ impl State {
             self.unspooled = false;
         }
     }
-}
-
-/// Writes what the spool has to the beginning of an upload.
-async fn replay(storage: &Storage, ino: u64, upload: u64, spool: &Spool) -> Result<(), Failure> {
-    let mut offset = 0;
-    while offset < spool.length() {
-        let piece = spool.read(offset).map_err(|error| Failure::Spool(error.to_string()))?;
-        let at = i64::try_from(offset).unwrap_or(i64::MAX);
-        offset += u64::from(storage.files.write(ino, upload, at, &piece, 0, 0, None).await?);
-    }
-    Ok(())
 }

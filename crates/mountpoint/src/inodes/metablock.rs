@@ -129,6 +129,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
 
     async fn finish_writing(&self, ino: InodeNo, etag: Option<ETag>, fh: u64) -> Result<Lookup, InodeError> {
         self.uploads.end_replay(ino);
+        let etag = etag.or_else(|| self.uploads.became(fh));
         let library = self.number(ino).await?;
         let finished = self.library.finish_writing(library, etag.clone(), fh).await?;
         match etag {

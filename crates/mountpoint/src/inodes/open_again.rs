@@ -24,7 +24,9 @@ impl<M: Metablock> Inodes<M> {
         limiter: Option<&WriteHandleLimiter>,
     ) -> Result<NewHandle, InodeError> {
         match again {
-            Again::Continued(object) => self.open_to_continue(object, ino, fh, flags, limiter).await,
+            Again::Continued { object, is_copied } => {
+                self.open_to_continue((object, *is_copied), ino, fh, flags, limiter).await
+            }
             Again::Repeated { creates } => {
                 let opened = self.open_to_repeat(ino, fh, flags, limiter).await;
                 let handle = match opened {
@@ -84,7 +86,7 @@ impl<M: Metablock> Inodes<M> {
     /// the file for one of another client: it then knows what was published here by another number.
     async fn open_to_continue(
         &self,
-        object: &Published,
+        (object, is_copied): (&Published, bool),
         ino: InodeNo,
         fh: u64,
         flags: OpenFlags,
@@ -116,7 +118,7 @@ impl<M: Metablock> Inodes<M> {
         let stat = handle.lookup.stat();
         let is_renamed = handle.lookup.s3_location()?.full_key().as_ref() != object.key;
         if !is_renamed && stat.etag.as_deref() == Some(object.etag.as_str()) {
-            self.uploads.begin_continuation(fh, ino, object, stat.size);
+            self.uploads.begin_continuation(fh, ino, object, stat.size, is_copied);
             return Ok(renumbered_handle(handle, ino));
         }
         self.library.finish_writing(number, None, fh).await?;

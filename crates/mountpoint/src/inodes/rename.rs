@@ -8,7 +8,6 @@ use mountpoint_s3_client::error::{CopyObjectError, HeadObjectError, ObjectClient
 use mountpoint_s3_client::types::{CopyObjectParams, ETag, HeadObjectParams, HeadObjectResult};
 use mountpoint_s3_client::{ObjectClient as _, S3RequestError};
 use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, Lookup, Metablock};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use thiserror::Error;
 
 use super::Inodes;
@@ -16,9 +15,7 @@ use super::repeated::is_repeated;
 use crate::journal::Version;
 use crate::listings::list_name;
 use crate::opening::confirm_name;
-
-/// In the name of the source, which is a header: the unreserved characters of RFC 3986, and slashes.
-const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+use crate::raw_client::escaped;
 
 /// A name in a directory, which is the library's inode.
 type Place<'a> = (InodeNo, &'a OsStr);
@@ -193,9 +190,4 @@ fn described(
         }
         ObjectClientError::ServiceError(_) => ObjectClientError::ServiceError(RenameObjectError::BadRequest),
     }
-}
-
-/// The S3 client does not escape it.
-fn escaped(key: &str) -> String {
-    utf8_percent_encode(key, ESCAPED).to_string()
 }

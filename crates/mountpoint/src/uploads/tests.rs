@@ -27,34 +27,48 @@ fn an_upload_is_known_by_its_handle_until_it_ends() {
 #[test]
 fn a_condition_is_for_one_upload() {
     let uploads = Uploads::default();
-    uploads.begin_continuation(7, 1, &object("one"), 0);
+    uploads.begin_continuation(7, 1, &object("one"), 0, false);
     assert_eq!(uploads.condition("other"), None);
-    assert_eq!(uploads.condition("key"), Some("one".into()));
+    assert_eq!(uploads.condition("key"), Some(Condition { etag: "one".into(), copied: None }));
     assert_eq!(uploads.condition("key"), None);
-    uploads.begin_continuation(8, 1, &object("one"), 0);
+    uploads.begin_continuation(8, 1, &object("one"), 0, false);
     uploads.begin(9, 2, "bucket", "key", false, Version::default());
     assert_eq!(uploads.condition("key"), None, "another writer has begun since");
+}
+
+/// The library is given an error then, and says that it has failed.
+#[test]
+fn what_the_server_has_completed_is_known_by_the_handle_that_wrote_it() {
+    let uploads = Uploads::default();
+    uploads.begin(6, 1, "bucket", "key", true, Version::default());
+    uploads.publish(6, "one".into());
+    uploads.begin_continuation(7, 1, &object("one"), 10, true);
+    uploads.continued("key", "two".into());
+    assert_eq!((uploads.became(6), uploads.became(7)), (None, Some("two".into())));
 }
 
 #[test]
 fn bytes_that_are_written_again_are_counted_once() {
     let uploads = Uploads::default();
     assert_eq!(uploads.added(1, 10), 10);
-    uploads.begin_continuation(7, 1, &object("one"), 10);
+    uploads.begin_continuation(7, 1, &object("one"), 10, false);
     assert_eq!((uploads.added(1, 6), uploads.added(1, 4), uploads.added(1, 1)), (0, 0, 1));
-    uploads.begin_continuation(7, 1, &object("one"), 10);
+    uploads.begin_continuation(7, 1, &object("one"), 10, false);
     assert_eq!((uploads.added(1, 12), uploads.added(1, 1)), (2, 1), "more is repeated than was published");
-    uploads.begin_continuation(7, 1, &object("one"), 10);
+    uploads.begin_continuation(7, 1, &object("one"), 10, false);
     uploads.end_replay(1);
     assert_eq!(uploads.added(1, 10), 10);
-    uploads.begin_continuation(7, 1, &object("one"), 0);
+    uploads.begin_continuation(7, 1, &object("one"), 0, false);
     assert_eq!(uploads.added(1, 10), 10, "nothing was published but an empty file");
+    uploads.begin_continuation(7, 1, &object("one"), 10, true);
+    assert_eq!(uploads.added(1, 10), 10, "the server copies what was published");
+    assert_eq!(uploads.condition("key").unwrap().copied, Some(10));
 }
 
 #[test]
 fn only_the_repeated_open_knows_why() {
     assert_eq!(opened_again(), None);
-    let why = Again::Continued(object("one"));
+    let why = Again::Continued { object: object("one"), is_copied: true };
     assert_eq!(block_on(again(&why, async { opened_again() })), Some(why));
     assert_eq!(opened_again(), None);
 }

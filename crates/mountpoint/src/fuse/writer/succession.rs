@@ -3,7 +3,8 @@
 use mountpoint_s3_client::types::HeadObjectResult;
 use mountpoint_s3_fs::fs::OpenFlags;
 
-use super::{Spool, State, Upload, Writer, replay};
+use super::resumption::replay;
+use super::{Spool, State, Upload, Writer};
 use crate::fuse::failure::Failure;
 use crate::fuse::storage::Storage;
 use crate::journal::{self, Version};
@@ -28,7 +29,7 @@ impl Writer {
             }
             (_, object) => (spool.length(), Upload::Interrupted(object)),
         };
-        let state = State { upload, length, closed_empty: known.is_idle, spool, unspooled: false };
+        let state = State { upload, length, copied: 0, closed_empty: known.is_idle, spool, unspooled: false };
         Self::with(handle, &known.open, state, true)
     }
 
@@ -109,7 +110,7 @@ impl Writer {
                 let truncate = if found.is_some() { OpenFlags::O_TRUNC } else { OpenFlags::empty() };
                 let open = storage.files.open(self.ino, self.flags | truncate, self.opened_by);
                 let upload = again(&Again::Repeated { creates: self.creates }, open).await?.fh;
-                state.upload = Upload::Open(upload);
+                (state.upload, state.copied) = (Upload::Open(upload), 0);
                 storage.uploads.has_bytes_of(upload, self.handle, state.length);
                 let replayed = replay(storage, self.ino, upload, &state.spool).await;
                 self.abort_unless(storage, upload, replayed).await?;

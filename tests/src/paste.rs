@@ -17,10 +17,18 @@ use crate::pages::{self, Block};
 use crate::reference;
 
 /// (page, heading) of the blocks that need a situation of their own, which the test of that situation runs.
+pub const BEFORE_THE_REFERENCE_GOES: (&str, &str) = ("docs/migrating.md", "Before you begin");
+pub const CREATE_A_VOLUME_ANEW: (&str, &str) = ("docs/migrating.md", "Create a volume anew");
 pub const IN_THE_REFERENCES_PLACE: (&str, &str) = ("docs/migrating.md", "In place");
 pub const BACK_TO_THE_REFERENCE: (&str, &str) = ("docs/migrating.md", "And back");
 pub const AFTER_UNINSTALLING: (&str, &str) = ("docs/installation.md", "Uninstalling");
-const IN_OTHER_TESTS: &[(&str, &str)] = &[IN_THE_REFERENCES_PLACE, BACK_TO_THE_REFERENCE, AFTER_UNINSTALLING];
+const IN_OTHER_TESTS: &[(&str, &str)] = &[
+    BEFORE_THE_REFERENCE_GOES,
+    CREATE_A_VOLUME_ANEW,
+    IN_THE_REFERENCES_PLACE,
+    BACK_TO_THE_REFERENCE,
+    AFTER_UNINSTALLING,
+];
 
 /// What readers replace, and by what tests do. Those without a value get it from the cluster.
 const PLACEHOLDERS: &[(&str, Option<&str>)] = &[
@@ -31,7 +39,9 @@ const PLACEHOLDERS: &[(&str, Option<&str>)] = &[
     ("NODE", None),
     ("POD", Some("reader")),
     ("RELEASE", Some(reference::RELEASE)),
+    ("RELEASE_NAMESPACE", Some(driver::NAMESPACE)),
     ("SECRET", Some(ALICE.secret_key)),
+    ("VOLUME", None),
 ];
 
 /// The blocks that can run one after the other on a cluster with the examples.
@@ -44,8 +54,17 @@ pub fn usual() -> Vec<Block> {
 }
 
 /// Runs the block below this heading of the page.
-pub fn below(cluster: &Cluster, (page, heading): (&str, &str)) -> Result<String> {
-    paste(cluster, &pages::block(page, heading, "sh"), &[])
+pub fn below(cluster: &Cluster, heading: (&str, &str)) -> Result<String> {
+    below_with(cluster, heading, &[])
+}
+
+/// The same with a value for placeholders of the cluster.
+pub fn below_with(
+    cluster: &Cluster,
+    (page, heading): (&str, &str),
+    found: &[(&str, String)],
+) -> Result<String> {
+    paste(cluster, &pages::block(page, heading, "sh"), found)
 }
 
 /// Runs a block in a folder that has what a checkout has, with `found` for the placeholders of the cluster. Returns what it

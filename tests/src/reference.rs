@@ -8,6 +8,7 @@ use anyhow::Result;
 use contract::attachment::MountpointS3PodAttachment;
 use contract::authentication::AuthenticationSource;
 use contract::names::{DRIVER, annotation, comm_on_node, label};
+use contract::volume::attribute;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -137,9 +138,10 @@ fn as_reference(mut object: Value) -> Value {
 
 /// A claim with a class of the reference, and the volume and bucket that csi-provisioner made for it.
 pub struct Provisioned {
+    pub class: &'static str,
     pub claim: &'static str,
     pub volume: String,
-    pub bucket: &'static str,
+    pub bucket: String,
 }
 
 /// As csi-provisioner v5.3 of the reference leaves them, without Secrets. No controller may run, which would provision the
@@ -190,7 +192,40 @@ pub async fn provisioned(story: &Story) -> Provisioned {
     let volumes = Api::<PersistentVolume>::all(client);
     volumes.create(&post, &serde_json::from_value(object).unwrap()).await.unwrap();
     story.follow(&volume);
-    Provisioned { claim: CLAIM, volume, bucket: BUCKET }
+    Provisioned { class, claim: CLAIM, volume, bucket: BUCKET.to_owned() }
+}
+
+/// Makes of a volume and its class what the reference has of a class with only a Secret for making buckets: the volume asks for
+/// keys of a Secret that it does not name, and the reference mounts it with the driver's. Our programs, which run as its own,
+/// refuse it, so this happens to a volume that is mounted. No controller may run, which would delete the bucket.
+pub async fn with_only_a_provisioner_secret(story: &Story, made: &Provisioned, secret: &str) {
+    let (client, namespace) = (story.here.client.clone(), &story.here.namespace);
+    let (post, delete) = (PostParams::default(), DeleteParams::default());
+    let volumes = Api::<PersistentVolume>::all(client.clone());
+    let mut object = volumes.get(&made.volume).await.unwrap();
+    volumes.delete(&made.volume, &delete).await.unwrap();
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    volumes.patch(&made.volume, &PatchParams::default(), &patch).await.unwrap();
+    object.metadata.resource_version = None;
+    object.metadata.managed_fields = None;
+    for (field, value) in [("name", secret), ("namespace", namespace)] {
+        let key = format!("volume.kubernetes.io/provisioner-deletion-secret-{field}");
+        object.annotations_mut().insert(key, value.to_owned());
+    }
+    let csi = object.spec.as_mut().unwrap().csi.as_mut().unwrap();
+    let source = (attribute::AUTHENTICATION_SOURCE.to_owned(), "secret".to_owned());
+    csi.volume_attributes.as_mut().unwrap().extend([source]);
+    volumes.create(&post, &object).await.unwrap();
+    let classes = Api::<StorageClass>::all(client);
+    let mut class = classes.get(made.class).await.unwrap();
+    classes.delete(made.class, &delete).await.unwrap();
+    class.metadata.resource_version = None;
+    class.metadata.managed_fields = None;
+    let parameters = [("name", secret), ("namespace", namespace)];
+    let parameters = parameters
+        .map(|(field, value)| (format!("csi.storage.k8s.io/provisioner-secret-{field}"), value.to_owned()));
+    class.parameters = Some(parameters.into());
+    classes.create(&post, &class).await.unwrap();
 }
 
 /// The driver's keys as the reference writes them for a Mountpoint Pod: in a profile that is named by the workload for which the

@@ -36,7 +36,7 @@ pub enum AuthenticationError {
     UnknownSource(String),
     #[error(
         "`authenticationSource: secret` without `nodePublishSecretRef`: name the Secret with the volume's keys there, \
-         or use `authenticationSource: driver`"
+         or use `authenticationSource: driver`; neither can be edited, so create the volume anew"
     )]
     SecretUnnamed,
 }

@@ -2,7 +2,7 @@
 
 use contract::authentication::{AuthenticationSource, SecretPresence};
 use contract::names::DRIVER;
-use contract::volume::attribute;
+use contract::volume::{VolumeError, attribute};
 use contract::volume_plan::VolumePlan;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt as _;
@@ -21,7 +21,7 @@ pub struct VolumeFacts {
     pub secret: Option<SecretName>,
     /// (namespace, name) of the claim that it is reserved for or bound to.
     pub claim: Option<(String, String)>,
-    pub meaning: Result<Meaning, String>,
+    pub meaning: Result<Meaning, VolumeError>,
 }
 
 /// What the driver makes of it.
@@ -56,7 +56,7 @@ impl VolumeFacts {
             class: spec.storage_class_name.clone().unwrap_or_default(),
             secret,
             claim: claim.and_then(|claim| Some((claim.namespace.clone()?, claim.name.clone()?))),
-            meaning: meaning.as_ref().map(Meaning::of).map_err(ToString::to_string),
+            meaning: meaning.as_ref().map(Meaning::of).map_err(VolumeError::clone),
         })
     }
 
@@ -112,7 +112,7 @@ pub(crate) mod tests {
             (AuthenticationSource::Secret, vec!["endpoint-url".to_owned()])
         );
         let wrong = volume(|volume| volume["spec"]["mountOptions"] = json!(["no-such-option"]));
-        assert!(wrong.meaning.unwrap_err().contains("no-such-option"));
+        assert!(wrong.meaning.unwrap_err().to_string().contains("no-such-option"));
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contract::authentication::AuthenticationSource;
+use contract::authentication::{AuthenticationError, AuthenticationSource};
 use contract::names::DRIVER;
+use contract::volume::VolumeError;
 use jiff::SignedDuration;
 use kube::ResourceExt as _;
 
@@ -52,10 +53,7 @@ pub(super) fn volumes(snapshot: &Snapshot) -> Vec<Finding> {
         let finding =
             |level, message: String| Finding::new(Check::Volumes, level, volume.name.clone(), message);
         match &volume.meaning {
-            Err(error) => found.push(
-                finding(Level::Error, error.clone())
-                    .remedy("`mountOptions` can be edited; for another attribute create the volume anew"),
-            ),
+            Err(error) => found.push(finding(Level::Error, error.to_string()).remedy(remedy(error))),
             Ok(meaning) => {
                 if !meaning.ignored.is_empty() {
                     let message = format!("mount options without effect: {}", meaning.ignored.join(", "));
@@ -88,6 +86,16 @@ pub(super) fn volumes(snapshot: &Snapshot) -> Vec<Finding> {
         );
     }
     found
+}
+
+fn remedy(error: &VolumeError) -> &'static str {
+    match error {
+        // Scality's driver made such volumes.
+        VolumeError::Authentication(AuthenticationError::SecretUnnamed) => {
+            "no file is lost: docs/migrating.md#create-a-volume-anew has the commands"
+        }
+        _ => "`mountOptions` can be edited; for another attribute create the volume anew",
+    }
 }
 
 /// Claims of our classes that wait, and those that cannot be deleted.
@@ -166,6 +174,12 @@ mod tests {
         );
         snapshot.volumes = vec![volume(|volume| volume["spec"]["csi"]["volumeAttributes"] = json!({}))];
         assert!(volumes(&snapshot)[0].message.contains("bucketName"));
+        let of_the_reference = volume(|volume| {
+            let attributes = json!({"bucketName": "bucket", "authenticationSource": "secret"});
+            volume["spec"]["csi"]["volumeAttributes"] = attributes;
+        });
+        snapshot.volumes = vec![of_the_reference];
+        assert!(volumes(&snapshot)[0].remedy.contains("docs/migrating.md#create-a-volume-anew"));
         let own = volume(|volume| {
             volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"namespace": "ns", "name": "keys"});
         });

@@ -5,6 +5,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
+use super::count::Count;
 use super::real_parts::Outcome;
 use crate::cache::checkout;
 use crate::programs::Kubernetes;
@@ -22,17 +23,17 @@ pub(super) fn write(outcomes: &[Outcome]) -> Result<()> {
     let mut new = Vec::new();
     for outcome in outcomes.iter().filter(|outcome| outcome.suite != WITHOUT_KUBERNETES) {
         let Outcome { kubernetes, suite, count } = outcome;
-        new.push(vec![
-            kubernetes.version()?,
-            suite.clone(),
-            count.passed.to_string(),
-            count.failures.len().to_string(),
-            today.clone(),
-        ]);
+        new.push(row(kubernetes.version()?, suite, count, &today));
     }
     fs::write(&page, updated(&present, &new, &versions()?))?;
     println!("{}", page.display());
     Ok(())
+}
+
+fn row(version: String, suite: &str, count: &Count, today: &str) -> Row {
+    let numbers = [count.passed_at_once(), count.unstable.len(), count.failures.len()];
+    let [passed, unstable, failed] = numbers.map(|number| number.to_string());
+    vec![version, suite.to_owned(), passed, unstable, failed, today.to_owned()]
 }
 
 /// The exact versions, newest first.
@@ -63,21 +64,32 @@ fn rows(page: &str) -> impl Iterator<Item = Row> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::failures::Failure;
     use super::*;
 
-    fn row(version: &str, suite: &str, passed: &str) -> Row {
-        [version, suite, passed, "0", "2030-01-01"].map(str::to_owned).to_vec()
+    fn row(version: &str, suite: &str, passed: u32) -> Row {
+        let count = Count { passed, ..Count::default() };
+        super::row(version.to_owned(), suite, &count, "2030-01-01")
+    }
+
+    #[test]
+    fn a_test_that_passed_once_more_is_unstable_and_not_passed() {
+        let failure = |name: &str| Failure { name: name.to_owned(), reason: String::new() };
+        let (failures, unstable) = (vec![failure("a")], vec![failure("b"), failure("c")]);
+        let count = Count { passed: 7, failures, unstable };
+        let row = super::row("1.3.1".to_owned(), "api", &count, "2030-01-01");
+        assert_eq!(row, ["1.3.1", "api", "5", "2", "1", "2030-01-01"]);
     }
 
     #[test]
     fn a_run_replaces_the_rows_of_its_suites_and_those_of_other_versions_go() {
         let versions = ["1.3.1", "1.2.2"].map(str::to_owned);
-        let old = [row("1.2.2", "nodes", "5"), row("1.2.2", "api", "6"), row("1.3.1", "api", "7")];
+        let old = [row("1.2.2", "nodes", 5), row("1.2.2", "api", 6), row("1.3.1", "api", 7)];
         let page = updated("", &old, &versions);
-        let page = updated(&page, &[row("1.2.2", "api", "8")], &versions);
+        let page = updated(&page, &[row("1.2.2", "api", 8)], &versions);
         assert_eq!(
             rows(&page).collect::<Vec<_>>(),
-            [row("1.3.1", "api", "7"), row("1.2.2", "api", "8"), row("1.2.2", "nodes", "5")]
+            [row("1.3.1", "api", 7), row("1.2.2", "api", 8), row("1.2.2", "nodes", 5)]
         );
         assert_eq!(rows(&updated(&page, &[], &versions[1..])).count(), 2);
     }

@@ -2,8 +2,10 @@
 
 use anyhow::Result;
 
-use super::suite::{Count, Place, or_failed, suite};
-use super::{Suite, Wanted, evidence};
+use super::count::{Count, or_failed};
+use super::evidence;
+use super::suite::{Place, suite};
+use super::wanted::{Suite, Wanted};
 use crate::cache::Cache;
 use crate::cargo::TestProgram;
 use crate::cluster::{Cluster, Plan, Profile};

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::suite::Count;
+use super::count::Count;
 
 /// With more failures in a suite, something is broken, and repeating all of them only delays the report.
 const AT_MOST: usize = 3;

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
+use super::count::{Count, or_failed};
+use super::evidence;
 use super::failures::{Failure, Failures};
 use super::repeat::repeat;
-use super::{Wanted, evidence};
+use super::wanted::{OF_RELEASED, Wanted};
 use crate::cargo::TestProgram;
 use crate::cluster::Cluster;
 use crate::process::{Line, Process};
@@ -32,53 +34,8 @@ fn threads(suite: &str) -> u32 {
     }
 }
 
-/// In the names of tests that need another build of the driver. They run only with `--released`.
-pub(super) const OF_RELEASED: &str = "the_released_version";
 /// For each of the two fuzz tests.
 const FUZZ_SECONDS: &str = "30";
-
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Count {
-    pub(super) passed: u32,
-    pub(super) failures: Vec<Failure>,
-    /// Passed, but only when they ran once more.
-    pub(super) unstable: Vec<Failure>,
-}
-
-impl std::ops::AddAssign for Count {
-    fn add_assign(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failures.extend(other.failures);
-        self.unstable.extend(other.unstable);
-    }
-}
-
-impl Count {
-    /// Nothing that was run has passed nothing. With a filter, other suites may have the tests that are meant.
-    fn of_something(self, filter: Option<&str>) -> Result<Self> {
-        if self == Self::default() && filter.is_none() {
-            bail!("there are no tests");
-        }
-        Ok(self)
-    }
-
-    /// After all suites: somewhere there is a test of this name.
-    pub(super) fn of_filtered(self, filter: Option<&str>) -> Result<Self> {
-        match filter {
-            Some(filter) if self == Self::default() => bail!("no test's name contains `{filter}`"),
-            _ => Ok(self),
-        }
-    }
-}
-
-/// What could not even be run is a failure like others; the rest still gets its turn.
-pub(super) fn or_failed(what: &str, outcome: Result<Count>) -> Count {
-    outcome.unwrap_or_else(|error| {
-        println!("{what}: {error:#}");
-        let failure = Failure { name: what.to_owned(), reason: format!("{error:#}") };
-        Count { failures: vec![failure], ..Count::default() }
-    })
-}
 
 pub(super) fn unit(programs: &[&TestProgram], filter: Option<&str>) -> Result<Count> {
     let waiting = Mutex::new(programs.iter().filter(|program| program.is_unit));
@@ -283,16 +240,6 @@ mod tests {
     #[test]
     fn an_ignored_test_has_failed() {
         assert!(say("ok. 2 passed; 0 failed; 1 ignored", "exit 0").is_err());
-    }
-
-    #[test]
-    fn no_test_at_all_is_a_failure_unless_a_filter_left_none_here() {
-        let nothing = say("ok. 0 passed; 0 failed; 0 ignored", "exit 0").unwrap();
-        assert!(nothing.clone().of_something(None).is_err());
-        assert!(nothing.clone().of_something(Some("rename")).is_ok());
-        let error = nothing.of_filtered(Some("rename")).unwrap_err().to_string();
-        assert_eq!(error, "no test's name contains `rename`");
-        assert!(Count { passed: 1, ..Count::default() }.of_filtered(Some("rename")).is_ok());
     }
 
     #[test]

@@ -42,26 +42,14 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let folder = checkout().join("target/conformance");
     fs::create_dir_all(&folder)?;
     let cluster = Cluster::named(cache, CLUSTER);
-    cluster.down()?;
-    step("cluster of two nodes", || {
-        cluster.up(Plan { kubernetes: wanted.kubernetes, nodes: NODES, ..Plan::default() })
-    })?;
-    step("images of the suite", || {
-        let archives = image::suite::build(cache, &programs, &suite::images(&programs)?)?;
-        for node in cluster.nodes()? {
-            archives.iter().try_for_each(|archive| cluster.import_image_on(node, archive))?;
-        }
-        Ok(())
-    })?;
-    step("helm install", || driver::install(&cluster, &[]))?;
-    let specs = suite::run(&cluster, &programs, &folder, wanted.filter.as_deref())?;
-    let failed = specs.iter().any(|spec| matches!(spec.outcome, Outcome::Failed(_)));
+    let specs = run_on(&cluster, wanted, &programs, &folder);
+    let failed = specs.as_ref().map_or(true, |specs| specs.iter().any(has_failed));
     if failed {
         evidence::keep(&cluster, CLUSTER);
     }
-    if !wanted.keep {
-        cluster.down()?;
-    }
+    let down = if wanted.keep { Ok(()) } else { cluster.down() };
+    let specs = specs?;
+    down?;
     show(&specs, &folder)?;
     ensure!(!specs.is_empty(), "no spec was run");
     if wanted.filter.is_some() {
@@ -77,6 +65,26 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
         println!("{}", page.display());
     }
     Ok(code(failed))
+}
+
+fn run_on(cluster: &Cluster, wanted: &Wanted, programs: &Programs, folder: &Path) -> Result<Vec<Spec>> {
+    cluster.down()?;
+    step("cluster of two nodes", || {
+        cluster.up(Plan { kubernetes: wanted.kubernetes, nodes: NODES, ..Plan::default() })
+    })?;
+    step("images of the suite", || {
+        let archives = image::suite::build(cluster.cache(), programs, &suite::images(programs)?)?;
+        for node in cluster.nodes()? {
+            archives.iter().try_for_each(|archive| cluster.import_image_on(node, archive))?;
+        }
+        Ok(())
+    })?;
+    step("helm install", || driver::install(cluster, &[]))?;
+    suite::run(cluster, programs, folder, wanted.filter.as_deref())
+}
+
+fn has_failed(spec: &Spec) -> bool {
+    matches!(spec.outcome, Outcome::Failed(_))
 }
 
 fn code(failed: bool) -> ExitCode {

@@ -46,8 +46,7 @@ pub(super) fn run(
     let mut suite = cluster.command(programs.node("ginkgo"))?;
     suite.args(["run", "-v", "--no-color", &format!("--procs={AT_ONCE}")]);
     suite.arg(format!("--timeout={}s", RUN_WITHIN.as_secs()));
-    let focus = filter.map_or("External.Storage".to_owned(), |filter| format!("External.Storage.*{filter}"));
-    suite.arg(format!("--focus={focus}")).arg(format!("--skip={}", left_out::pattern()));
+    suite.arg(format!("--focus={}", focus(filter))).arg(format!("--skip={}", left_out::pattern()));
     suite.arg(flag("output-dir", folder)).arg(format!("--json-report={REPORT}"));
     suite.arg(programs.node("e2e.test")).args(["--", "--provider=skeleton"]);
     suite.arg(flag("kubeconfig", &cluster.kubeconfig())).arg(flag("kubectl-path", &programs.node("kubectl")));
@@ -77,6 +76,14 @@ pub(super) fn run(
     .with_context(|| tail_of_log(&log))
 }
 
+/// The regular expression for the specs of the driver whose name contains this text.
+fn focus(filter: Option<&str>) -> String {
+    let literal = |c: char| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() };
+    filter.map_or("External.Storage".to_owned(), |filter| {
+        format!("External.Storage.*{}", filter.chars().map(literal).collect::<String>())
+    })
+}
+
 fn flag(name: &str, value: &Path) -> String {
     format!("--{name}={}", value.display())
 }
@@ -94,6 +101,12 @@ fn is_end_of_spec(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_filter_is_the_text_that_it_shows() {
+        assert_eq!(focus(None), "External.Storage");
+        assert_eq!(focus(Some("(default fs) a.b")), r"External.Storage.*\(default fs\) a\.b");
+    }
 
     #[test]
     fn progress_is_read_from_the_output() {

@@ -93,7 +93,7 @@ pub fn ensure_root() -> Result<()> {
 }
 
 pub fn ensure_go() -> Result<()> {
-    let wanted = format!("Go {}.{} or newer is needed to build Kubernetes", GO.0, GO.1);
+    let wanted = format!("Go {}.{} or newer is needed to build Kubernetes and its tools", GO.0, GO.1);
     let printed = capture(Command::new("go").arg("version")).with_context(|| wanted.clone())?;
     match go_version(&printed) {
         Some(found) if found >= GO => Ok(()),

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::cache::{Cache, checkout};
 use crate::cluster::Cluster;
 use crate::command::{capture, run};
+use crate::debian;
 use crate::programs::{Kubernetes, Programs, Purpose};
 use crate::s3;
 
@@ -92,7 +93,10 @@ pub fn restart(cluster: &Cluster) -> Result<()> {
 
 /// The chart with its CRD as one manifest, for `kubectl apply`.
 pub fn manifest(cache: &Cache, kubernetes: Kubernetes, values: &[String]) -> Result<String> {
-    Programs::ensure(cache, kubernetes, Purpose::Cluster)?;
+    if !Programs::are_built(cache, kubernetes, Purpose::Chart)? {
+        debian::ensure_go()?;
+        Programs::ensure(cache, kubernetes, Purpose::Chart)?;
+    }
     let mut helm = Command::new(Programs::of(cache, kubernetes)?.tool("helm"));
     helm.args(["template", "s3-csi"]).arg(checkout().join("charts/s3-csi"));
     helm.args(["--include-crds", "--skip-tests", "--namespace", NAMESPACE]);

@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result};
 
 use crate::cache::Cache;
 use crate::debian;
+use crate::definitions;
 use crate::image;
 use crate::programs::{Kubernetes, Programs, Purpose};
 
@@ -29,8 +30,10 @@ pub fn prepare_with<T: Send>(
         }
     }
     std::thread::scope(|scope| {
-        let programs = scope
-            .spawn(|| releases.iter().try_for_each(|release| Programs::ensure(cache, *release, purpose)));
+        let programs = scope.spawn(|| {
+            releases.iter().try_for_each(|release| Programs::ensure(cache, *release, purpose))?;
+            if purpose == Purpose::Tests { definitions::ensure(cache) } else { Ok(()) }
+        });
         let compiled = image::build_all(cache).and_then(|_| compile());
         programs.join().ok().context("the thread that runs Go panicked")??;
         compiled

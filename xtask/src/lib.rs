@@ -15,6 +15,7 @@ pub mod driver;
 pub mod ground;
 pub mod image;
 pub mod krew;
+mod kubernetes;
 pub mod process;
 pub mod programs;
 pub mod progress;

@@ -5,61 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::ValueEnum;
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
 
-use crate::cache::{Cache, checkout};
-use crate::definitions;
+use crate::cache::Cache;
+pub use crate::kubernetes::Kubernetes;
 use crate::process::listen;
 use crate::progress::{Meter, metered, step};
-
-/// The supported Kubernetes releases: the newest, and the one that the reference figures were measured on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
-pub enum Kubernetes {
-    #[default]
-    #[value(name = "1.36")]
-    V1_36,
-    #[value(name = "1.34")]
-    V1_34,
-}
-
-impl std::fmt::Display for Kubernetes {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "1.{}", self.minor())
-    }
-}
-
-impl Kubernetes {
-    /// Newest first. The chart refuses what is older than the last.
-    pub const ALL: [Self; 2] = [Self::V1_36, Self::V1_34];
-
-    fn minor(self) -> u32 {
-        match self {
-            Self::V1_36 => 36,
-            Self::V1_34 => 34,
-        }
-    }
-
-    /// Whether the kubelet's backoff between restarts of a container can be limited (`KubeletCrashLoopBackOffMax`).
-    pub(crate) fn limits_restart_backoff(self) -> bool {
-        self.minor() >= 35
-    }
-
-    fn module(self) -> PathBuf {
-        checkout().join(format!("xtask/go/kubernetes-{self}"))
-    }
-
-    /// The exact version, from the module file.
-    pub(crate) fn version(self) -> Result<String> {
-        let module = fs::read_to_string(self.module().join("go.mod"))?;
-        let version = module.split_whitespace().skip_while(|word| *word != "k8s.io/kubernetes").nth(1);
-        Ok(version
-            .and_then(|word| word.strip_prefix('v'))
-            .context("go.mod requires k8s.io/kubernetes")?
-            .to_owned())
-    }
-}
 
 /// (program, Go package) of the wrapper module.
 type Program = (&'static str, &'static str);
@@ -99,6 +50,8 @@ const BUILD_WITHIN: Duration = Duration::from_hours(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     Lints,
+    /// Printing it needs no cluster.
+    Chart,
     Cluster,
     Tests,
     Conformance,
@@ -107,7 +60,7 @@ pub enum Purpose {
 impl Purpose {
     fn programs(self) -> Vec<Program> {
         match self {
-            Self::Lints => Vec::new(),
+            Self::Lints | Self::Chart => Vec::new(),
             Self::Cluster | Self::Tests => NODE.to_vec(),
             Self::Conformance => [NODE, SUITE, &[SPECS]].concat(),
         }
@@ -116,6 +69,7 @@ impl Purpose {
     fn tools(self) -> &'static [Tool] {
         match self {
             Self::Lints => &[ACTIONLINT],
+            Self::Chart => &[HELM],
             Self::Cluster | Self::Conformance => &[VERSITYGW, HELM],
             Self::Tests => TOOLS,
         }
@@ -165,10 +119,7 @@ impl Programs {
                 programs.install(cache, tool, meter)
             })?;
         }
-        match purpose {
-            Purpose::Lints | Purpose::Cluster | Purpose::Conformance => Ok(()),
-            Purpose::Tests => definitions::ensure(cache),
-        }
+        Ok(())
     }
 
     /// With one command, so that both cores are busy while a program is linked.
@@ -269,28 +220,10 @@ pub(crate) fn go(cache: &Cache, verb: &str) -> Command {
 mod tests {
     use super::*;
 
+    /// Who has no Helm should not compile Kubernetes for it.
     #[test]
-    fn the_module_files_name_the_releases_they_are_filed_under() {
-        for kubernetes in Kubernetes::ALL {
-            let version = kubernetes.version().unwrap();
-            assert!(version.starts_with(&format!("1.{}.", kubernetes.minor())), "{version}");
-        }
-        assert_eq!(Kubernetes::ALL, Kubernetes::value_variants());
-        assert!(Kubernetes::ALL.is_sorted_by_key(|release| std::cmp::Reverse(release.minor())));
-    }
-
-    /// A release on which no suite runs may not be able to do what the driver relies on.
-    #[test]
-    fn the_chart_refuses_releases_older_than_the_tested_ones() {
-        let [.., oldest] = Kubernetes::ALL;
-        for (file, words) in [
-            ("charts/s3-csi/Chart.yaml", format!("kubeVersion: \">={oldest}.0-0\"")),
-            ("docs/installation.md", format!("* Kubernetes {oldest} or newer")),
-            ("docs/troubleshooting.md", format!("requires kubeVersion: >={oldest}.0-0")),
-        ] {
-            let text = fs::read_to_string(checkout().join(file)).unwrap();
-            assert!(text.contains(&words), "{file} does not say `{words}`");
-        }
+    fn the_chart_is_printed_without_programs_of_a_cluster() {
+        assert_eq!((Purpose::Chart.programs(), Purpose::Chart.tools()), (Vec::new(), [HELM].as_slice()));
     }
 
     #[test]

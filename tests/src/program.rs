@@ -6,7 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use rustix::process::{Pid, Signal, kill_process};
@@ -17,6 +18,11 @@ use crate::{Seen, eventually, inside};
 
 /// Several programs start at once, on a busy machine.
 pub const STARTS_WITHIN: Duration = Duration::from_mins(3);
+
+/// A killed process that asks a mount which nothing serves at the moment ends when something does. The test may be about to see
+/// to that.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Numbers log files and probe ports.
 static NUMBER: AtomicU16 = AtomicU16::new(0);
@@ -43,7 +49,10 @@ pub fn probe(address: SocketAddr, path: &str) -> (String, String) {
 impl Drop for Program {
     fn drop(&mut self) {
         let _ = self.process.kill();
-        let _ = self.process.wait();
+        let until = Instant::now() + ENDS_WITHIN;
+        while matches!(self.process.try_wait(), Ok(None)) && Instant::now() < until {
+            thread::sleep(LOOK_EVERY);
+        }
     }
 }
 

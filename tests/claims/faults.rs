@@ -119,7 +119,7 @@ async fn a_claim_in_doubt_does_not_wait_for_a_secret_that_is_gone() {
     tenant.delete("data").await;
     tenant.claim_gone("data").await;
     let bucket = left.first().unwrap();
-    tenant.has_event("data", &["BucketLeft:", bucket, "is gone: delete it manually"]).await;
+    tenant.has_event("data", &["BucketLeft:", bucket, "is gone or not readable: delete it manually"]).await;
     drop(controller);
 }
 

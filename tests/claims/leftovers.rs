@@ -8,11 +8,14 @@ use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
 };
 use k8s_openapi::api::core::v1::{Namespace, Secret};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::api::rbac::v1::RoleBinding;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
+use s3_csi_tests::account::{Account, CONTROLLER};
 use s3_csi_tests::claims::{LIMIT, Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::right::granted;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
 use xtask::s3::ALICE;
@@ -39,6 +42,79 @@ async fn waits_for_secret(tenant: &Tenant, volume: &str) {
     .await;
 }
 
+/// As if the volume had waited since an hour ago.
+async fn is_left_after_its_deadline(tenant: &Tenant, volume: &str, bucket: &str) {
+    let long_ago = json!({"metadata": {"annotations": {SECRET_MISSING_SINCE: "2026-01-01T00:00:00Z"}}});
+    tenant.volumes().patch(volume, &PatchParams::default(), &Patch::Merge(long_ago)).await.unwrap();
+    tenant.volume_gone(volume).await;
+    tenant.has_event(volume, &["BucketLeft:", bucket, "delete it manually"]).await;
+    assert_eq!(tenant.server.get(bucket, "file").unwrap(), b"x", "its objects are not to be deleted");
+}
+
+/// A controller that may read the Secrets of this tenant, and of no other namespace.
+async fn narrowed(tenant: &Tenant, name: &str) -> Account {
+    let value = format!("provisioning.secretNamespaces={{{}}}", tenant.here.namespace);
+    CONTROLLER.variant(&tenant.here.client, name, &CONTROLLER.roles(&[&value])).await
+}
+
+/// The permission to read the tenant's Secrets goes before them. Returns when the API server refuses to show them.
+async fn revoke(tenant: &Tenant, account: &Account) {
+    let (client, namespace) = (tenant.here.client.clone(), &tenant.here.namespace);
+    let bindings = Api::<RoleBinding>::namespaced(client, namespace);
+    bindings.delete_collection(&DeleteParams::default(), &ListParams::default()).await.unwrap();
+    eventually("the controller may not read the tenant's Secrets", LIMIT, || async {
+        let rights = granted(&account.user(), namespace).await;
+        let reads = rights.iter().any(|right| right.resource == "secrets");
+        Seen::some((!reads).then_some(()), format!("{rights:?}"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_namespace_deleted_with_the_permission_to_read_its_secret_leaves_a_bucket_that_is_named_and_no_volume()
+ {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("revoked", ALICE).await;
+    let account = narrowed(&tenant, "revoked").await;
+    let controller = Controller::launch_as(&account, &tenant.here.client, &["--leader-election=false"]).await;
+    let (volume, bucket) = with_own_keys(&tenant).await;
+    revoke(&tenant, &account).await;
+    let namespaces = Api::<Namespace>::all(tenant.here.client.clone());
+    namespaces.delete(&tenant.here.namespace, &DeleteParams::default()).await.unwrap();
+    waits_for_secret(&tenant, &volume).await;
+    tenant.has_event(&volume, &["VolumeFailedDelete:", "`provisioning.secretNamespaces`"]).await;
+    is_left_after_its_deadline(&tenant, &volume, &bucket).await;
+    drop(controller);
+}
+
+#[tokio::test]
+async fn a_claim_in_doubt_waits_for_the_permission_to_read_its_secret() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("withheld", ALICE).await;
+    let account = narrowed(&tenant, "withheld").await;
+    let server = Faulty::before(SERVER, |_, _| Fault::DropAnswer);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let arguments = [endpoint.as_str(), "--leader-election=false"];
+    let controller = Controller::launch_as(&account, &tenant.here.client, &arguments).await;
+    tenant.keys("keys", ALICE).await;
+    let mut parameters = tenant.provisioner_secret("keys");
+    parameters["bucketNamePrefix"] = json!("withheld");
+    tenant.class("keyed", parameters, json!({})).await;
+    tenant.claim("data", "keyed").await;
+    tenant.has_event("data", &["ProvisioningFailed:", "lost the connection"]).await;
+    let left = || tenant.buckets().into_iter().filter(|bucket| bucket.starts_with("withheld-")).count();
+    assert_eq!(left(), 1, "the server did it all the same");
+    server.plan(|_, _| Fault::None);
+    revoke(&tenant, &account).await;
+    tenant.delete("data").await;
+    tenant.has_event("data", &["ProvisioningCleanupFailed:", "may not read Secret"]).await;
+    assert_eq!(left(), 1);
+    narrowed(&tenant, "withheld").await;
+    tenant.claim_gone("data").await;
+    assert_eq!(left(), 0);
+    drop(controller);
+}
+
 #[tokio::test]
 async fn a_namespace_deleted_at_once_leaves_a_bucket_that_is_named_and_no_volume() {
     let tenant = Tenant::set("leaving", ALICE).await;
@@ -50,13 +126,8 @@ async fn a_namespace_deleted_at_once_leaves_a_bucket_that_is_named_and_no_volume
     let namespaces = Api::<Namespace>::all(tenant.here.client.clone());
     namespaces.delete(&tenant.here.namespace, &DeleteParams::default()).await.unwrap();
     waits_for_secret(&tenant, &volume).await;
-    tenant.has_event(&volume, &["VolumeFailedDelete:", "there is no Secret", "create it again; after"]).await;
-    // As if that had been an hour ago.
-    let long_ago = json!({"metadata": {"annotations": {SECRET_MISSING_SINCE: "2026-01-01T00:00:00Z"}}});
-    tenant.volumes().patch(&volume, &PatchParams::default(), &Patch::Merge(long_ago)).await.unwrap();
-    tenant.volume_gone(&volume).await;
-    tenant.has_event(&volume, &["BucketLeft:", &bucket, "delete it manually"]).await;
-    assert_eq!(tenant.server.get(&bucket, "file").unwrap(), b"x", "its objects are not to be deleted");
+    tenant.has_event(&volume, &["VolumeFailedDelete:", "is missing or not readable: create it again"]).await;
+    is_left_after_its_deadline(&tenant, &volume, &bucket).await;
     controller.as_ref().unwrap().counts("buckets_kept_total{reason=\"secret_missing\"}").await;
 }
 

@@ -76,7 +76,7 @@ pub enum Kept {
     UnfinishedUploads,
     /// The volume handle is not one of this driver.
     NotOurs,
-    /// There are no credentials to delete it with.
+    /// There are no credentials to delete it with: the Secret is missing, or may not be read.
     SecretMissing(SecretRef),
 }
 

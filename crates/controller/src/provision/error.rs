@@ -38,8 +38,9 @@ pub enum ProvisionError {
     #[error("no credentials: {0}")]
     Exchange(Box<ExchangeError>),
     #[error(
-        "there is no Secret {}/{}, whose keys delete `{volume}`: create it again; after {until} the volume is deleted and \
-         its objects are left behind", .secret.namespace, .secret.name
+        "Secret {namespace}/{name}, whose keys delete `{volume}`, is missing or not readable: create it again, or add namespace \
+         `{namespace}` to `provisioning.secretNamespaces` if that value is set; after {until} the volume is deleted and its \
+         objects are left behind", namespace = .secret.namespace, name = .secret.name
     )]
     AwaitingSecret { secret: SecretRef, volume: String, until: Timestamp },
     #[error(transparent)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::names::DRIVER;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,8 @@ pub struct Claim {
     /// The requested size, as the claim writes it.
     pub storage: String,
     pub bound_to: Option<String>,
-    pub terminating: bool,
+    /// Its `deletionTimestamp`.
+    pub deleted_at: Option<Timestamp>,
     /// A volume populator has a claim of its own provisioned, fills the volume, and then binds it to this claim.
     has_populator: bool,
     unsupported: Option<Unsupported>,
@@ -123,14 +125,14 @@ impl Claim {
             access_modes: spec.access_modes.clone(),
             storage: spec.resources.requests.storage.clone().unwrap_or_default(),
             bound_to: spec.volume_name.clone().filter(|name| !name.is_empty()),
-            terminating: claim.metadata.deletion_timestamp.is_some(),
+            deleted_at: claim.metadata.deletion_timestamp.as_ref().map(|deleted| deleted.0),
             has_populator: !sources().all(is_for_provisioner),
             unsupported,
         })
     }
 
     pub fn need(&self) -> Need {
-        match (self.terminating || self.bound_to.is_some(), self.has_finalizer(), self.unsupported) {
+        match (self.deleted_at.is_some() || self.bound_to.is_some(), self.has_finalizer(), self.unsupported) {
             (true, true, _) => Need::CleanUp,
             (true, false, _) => Need::Nothing,
             (false, ..) if self.has_populator => Need::Nothing,

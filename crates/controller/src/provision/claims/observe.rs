@@ -1,6 +1,7 @@
 //! Reads what a decision about a claim needs. Live, because a class or a Secret may just have been corrected.
 
 use contract::names::DRIVER;
+use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::account::BucketAccount;
@@ -24,7 +25,7 @@ impl ClaimContext {
         let is_wanted = claim.need() == Need::Provision && volume.is_none();
         let wanted = if is_wanted { self.wanted(&claim).await } else { Ok(None) };
         let started = self.started(&claim, volume.as_deref()).await?;
-        Ok(Observed { claim, volume, wanted, started })
+        Ok(Observed { claim, volume, wanted, started, now: Timestamp::now() })
     }
 
     async fn wanted(&self, claim: &Claim) -> Result<Option<Wanted>, ProvisionError> {

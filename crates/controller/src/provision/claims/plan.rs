@@ -1,5 +1,6 @@
 //! Decides about a claim: from one observation to steps. Pure, so that the simulation can stop it after every step.
 
+use jiff::Timestamp;
 use k8s_openapi::api::storage::v1::StorageClass;
 
 use super::account::BucketAccount;
@@ -8,6 +9,7 @@ use crate::provision::class::parameters::SecretRef;
 use crate::provision::error::ProvisionError;
 use crate::provision::events::EventReason;
 use crate::provision::new_volume::NewVolume;
+use crate::provision::reclaim::volume::secret_deadline;
 use crate::provision::s3::credentials::Account;
 use crate::provision::volume_id::VolumeId;
 
@@ -20,6 +22,7 @@ pub struct Observed {
     pub wanted: Result<Option<Wanted>, ProvisionError>,
     /// The bucket that the claim's annotation names.
     pub started: Option<Started>,
+    pub now: Timestamp,
 }
 
 /// What the class asks for.
@@ -85,22 +88,23 @@ pub enum Next {
 }
 
 pub fn plan(observed: Observed) -> Result<Plan, ProvisionError> {
-    let Observed { claim, volume, wanted, started } = observed;
+    let Observed { claim, volume, wanted, started, now } = observed;
+    let is_lost = claim.deleted_at.is_some_and(|deleted| now >= secret_deadline(deleted));
     match claim.need() {
         Need::Nothing => Ok(Plan::default()),
         Need::Refuse(unsupported) => {
             let event = Step::Publish(EventReason::ProvisioningFailed, unsupported.to_string());
             Ok(Plan { steps: vec![event], then: Next::Done })
         }
-        Need::CleanUp => Ok(Plan { steps: clean_up(started, volume.as_deref())?, then: Next::Done }),
+        Need::CleanUp => Ok(Plan { steps: clean_up(started, volume.as_deref(), is_lost)?, then: Next::Done }),
         Need::Provision if claim.has_finalizer() && volume.is_some() => {
-            Ok(Plan { steps: clean_up(started, volume.as_deref())?, then: Next::AwaitBinding })
+            Ok(Plan { steps: clean_up(started, volume.as_deref(), is_lost)?, then: Next::AwaitBinding })
         }
         Need::Provision => {
             let Some(wanted) = wanted? else { return Ok(Plan::default()) };
             if claim.has_finalizer() && !continues(&wanted.new, started.as_ref()) {
                 // The class has changed: delete the bucket of its old parameters first.
-                return Ok(Plan { steps: clean_up(started, None)?, then: Next::Replan });
+                return Ok(Plan { steps: clean_up(started, None, is_lost)?, then: Next::Replan });
             }
             Ok(Plan { steps: provision(&claim, wanted), then: Next::AwaitBinding })
         }
@@ -130,8 +134,13 @@ fn provision(claim: &Claim, wanted: Wanted) -> Vec<Step> {
     steps
 }
 
-/// Deletes the started bucket, unless it is the volume's, and lets the claim go.
-fn clean_up(started: Option<Started>, volume: Option<&str>) -> Result<Vec<Step>, ProvisionError> {
+/// Deletes the started bucket, unless it is the volume's, and lets the claim go. `is_lost`: the claim was deleted so long ago
+/// that a Secret which may not be read counts as gone. The permission may have been deleted with the namespace.
+fn clean_up(
+    started: Option<Started>,
+    volume: Option<&str>,
+    is_lost: bool,
+) -> Result<Vec<Step>, ProvisionError> {
     let Some(started) = started.filter(|started| volume != Some(&started.id.to_string())) else {
         return Ok(vec![Step::RemoveFinalizer]);
     };
@@ -140,6 +149,7 @@ fn clean_up(started: Option<Started>, volume: Option<&str>) -> Result<Vec<Step>,
         Ok(account) => Step::DeleteBucket { id, account, endpoint, is_owner_known: owner.is_some() },
         // It was deleted with its namespace, which would wait forever for a claim that waits for its Secret.
         Err(ProvisionError::SecretMissing(secret)) => bucket_left(&id, &endpoint, Some(&secret)),
+        Err(ProvisionError::SecretForbidden(secret)) if is_lost => bucket_left(&id, &endpoint, Some(&secret)),
         Err(error) if owner.is_none() && error.is_refusal() => bucket_left(&id, &endpoint, None),
         Err(error) => return Err(error),
     };
@@ -176,7 +186,7 @@ pub fn recover(step: &Step, error: &ProvisionError) -> Recovery {
 /// Reports a bucket that may outlive its claim. No Secret, if the class that named it is gone.
 fn bucket_left(id: &VolumeId, endpoint: &str, secret: Option<&SecretRef>) -> Step {
     let why = match secret {
-        Some(SecretRef { namespace, name }) => format!("Secret {namespace}/{name} is gone"),
+        Some(SecretRef { namespace, name }) => format!("Secret {namespace}/{name} is gone or not readable"),
         None => "the StorageClass that named its credentials is gone".to_owned(),
     };
     let note = format!(

@@ -21,7 +21,7 @@ pub struct Observed {
 pub enum Step {
     AddFinalizer,
     RemoveFinalizer,
-    /// Since when the Secret is missing; nothing once it exists again. On the volume, where tenants cannot write, and which
+    /// Since when the Secret is missing or not readable; nothing once it is read again. On the volume, where tenants cannot write, and which
     /// a restart of the controller does not reset.
     RecordMissingSecret(Option<Timestamp>),
     /// Ends the plan if it is incomplete; reports a bucket that is kept.
@@ -74,7 +74,8 @@ pub fn delete_contents(id: Option<&VolumeId>, volume: Option<&SlimVolume>, obser
             let found = since.is_some().then_some(Step::RecordMissingSecret(None));
             found.into_iter().chain([delete]).collect()
         }
-        Some(Err(ProvisionError::SecretMissing(secret))) => {
+        // The permission to read Secrets of a namespace may be deleted with that namespace.
+        Some(Err(ProvisionError::SecretMissing(secret) | ProvisionError::SecretForbidden(secret))) => {
             let until = secret_deadline(since.unwrap_or(now));
             if now >= until {
                 return vec![Kept::SecretMissing(secret).report(&describe(id), &endpoint)];
@@ -114,8 +115,8 @@ impl Kept {
             ),
             Self::NotOurs => format!("`{what}` was not created by this driver and is kept"),
             Self::SecretMissing(secret) => format!(
-                "{what} at {endpoint} is left with its objects, because Secret {}/{} is still missing: delete it manually if it \
-             is not needed",
+                "{what} at {endpoint} is left with its objects, because Secret {}/{} is still missing or not readable (see \
+             `provisioning.secretNamespaces`): delete it manually if it is not needed",
                 secret.namespace, secret.name
             ),
         }

@@ -15,7 +15,8 @@ pub const DELETION_SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-de
 /// On a volume whose bucket is deleted with it: deleting the volume by hand must not leave the bucket behind.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// On a volume that cannot be deleted: since when the Secret with its credentials is missing.
+/// On a volume that cannot be deleted: since when the Secret with its credentials is missing, or
+/// not readable.
 pub const SECRET_MISSING_SINCE: &str = "s3.csi.scality.com/secret-missing-since";
 /// Secrets are replaced within seconds or minutes; one that was deleted with its namespace never returns.
 const SECRET_RETURNS_WITHIN: SignedDuration = SignedDuration::from_mins(10);
@@ -84,7 +85,7 @@ pub fn secret_missing_since(volume: &SlimVolume) -> Option<Timestamp> {
     volume.annotations().get(SECRET_MISSING_SINCE)?.parse().ok()
 }
 
-/// Until when a volume waits for its Secret.
+/// Until when a volume, or a deleted claim, waits for its Secret.
 pub fn secret_deadline(since: Timestamp) -> Timestamp {
     since.saturating_add(SECRET_RETURNS_WITHIN).unwrap_or(Timestamp::MAX)
 }

@@ -26,7 +26,7 @@ pub(super) struct SimClaim {
     pub(super) version: u64,
     pub(super) started: Option<String>,
     pub(super) has_finalizer: bool,
-    pub(super) terminating: bool,
+    pub(super) deleted_at: Option<Timestamp>,
     pub(super) bound: bool,
 }
 
@@ -37,6 +37,13 @@ pub(super) struct SimVolume {
     pub(super) secret: Option<SecretRef>,
     pub(super) missing_since: Option<String>,
     pub(super) released: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Secret {
+    Readable,
+    Missing,
+    Forbidden,
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +64,7 @@ pub(super) struct Cluster {
     /// How often it was edited; nothing, if it is deleted.
     pub(super) class: Option<u64>,
     pub(super) edits: u64,
-    pub(super) has_secret: bool,
+    pub(super) secret: Secret,
     pub(super) buckets: BTreeMap<String, Bucket>,
     /// Requests that S3 carries out after the client has given up, but before it takes another one for the bucket.
     pub(super) late: BTreeMap<String, String>,
@@ -93,11 +100,10 @@ impl SimClaim {
             annotations[STARTED] = json!(started);
         }
         let finalizers = if self.has_finalizer { vec![FINALIZER] } else { vec![] };
-        let deleted = self.terminating.then_some("2026-01-01T00:00:00Z");
         let object = json!({
             "metadata": {
                 "namespace": "ns", "name": name, "uid": self.uid, "resourceVersion": self.version.to_string(),
-                "annotations": annotations, "finalizers": finalizers, "deletionTimestamp": deleted,
+                "annotations": annotations, "finalizers": finalizers, "deletionTimestamp": self.deleted_at.map(|deleted| deleted.to_string()),
             },
             "spec": {
                 "accessModes": ["ReadWriteMany"], "storageClassName": "class",
@@ -140,7 +146,7 @@ impl Cluster {
             volumes: BTreeMap::new(),
             class: Some(0),
             edits: 0,
-            has_secret: true,
+            secret: Secret::Readable,
             buckets: BTreeMap::from([(FOREIGN.to_owned(), foreign)]),
             late: BTreeMap::new(),
             notes: Vec::new(),
@@ -167,10 +173,11 @@ impl Cluster {
     }
 
     pub(super) fn account(&self, secret: Option<&SecretRef>) -> Result<Account, ProvisionError> {
-        let owner = match secret {
-            None => "driver",
-            Some(_) if self.has_secret => "tenant",
-            Some(secret) => return Err(ProvisionError::SecretMissing(secret.clone())),
+        let owner = match (secret, self.secret) {
+            (None, _) => "driver",
+            (Some(_), Secret::Readable) => "tenant",
+            (Some(secret), Secret::Missing) => return Err(ProvisionError::SecretMissing(secret.clone())),
+            (Some(secret), Secret::Forbidden) => return Err(ProvisionError::SecretForbidden(secret.clone())),
         };
         let keys = Keys {
             access_key_id: owner.to_owned(),
@@ -247,7 +254,7 @@ impl Cluster {
     /// The PV controller, which may take its time to bind a claim.
     pub(super) fn bind(&mut self) {
         for claim in self.claims.values_mut() {
-            if !claim.terminating && self.volumes.contains_key(&format!("pvc-{}", claim.uid)) {
+            if claim.deleted_at.is_none() && self.volumes.contains_key(&format!("pvc-{}", claim.uid)) {
                 claim.bound = true;
                 self.version += 1;
                 claim.version = self.version;
@@ -258,7 +265,7 @@ impl Cluster {
 
     /// Removes deleted claims without finalizers, and releases their volumes.
     pub(super) fn collect(&mut self) {
-        self.claims.retain(|_, claim| !claim.terminating || claim.has_finalizer);
+        self.claims.retain(|_, claim| claim.deleted_at.is_none() || claim.has_finalizer);
         let alive = |uid: &str| self.claims.values().any(|claim| claim.uid == uid);
         for volume in self.volumes.values_mut() {
             volume.released = !alive(&volume.claim_uid);

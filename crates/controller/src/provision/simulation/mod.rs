@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use jiff::SignedDuration;
 use proptest::prelude::*;
 
-use self::cluster::{Answer, Cluster, FOREIGN, SimClaim};
+use self::cluster::{Answer, Cluster, FOREIGN, Secret, SimClaim};
 use super::claims::account::BucketAccount;
 
 #[derive(Clone, Debug)]
@@ -23,8 +23,7 @@ enum Event {
     Bind,
     EditClass,
     DeleteClass,
-    DeleteSecret,
-    RestoreSecret,
+    SetSecret(Secret),
     Write(usize),
     Wait,
     /// With a cached claim of `age` events ago; killed after `steps`.
@@ -53,8 +52,9 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Bind),
         1 => Just(Event::EditClass),
         1 => Just(Event::DeleteClass),
-        1 => Just(Event::DeleteSecret),
-        1 => Just(Event::RestoreSecret),
+        1 => Just(Event::SetSecret(Secret::Missing)),
+        1 => Just(Event::SetSecret(Secret::Forbidden)),
+        1 => Just(Event::SetSecret(Secret::Readable)),
         1 => (0..3_usize).prop_map(Event::Write),
         1 => Just(Event::Wait),
         10 => (0..3_usize, 0..4_usize, 0..8_usize, answer.clone())
@@ -78,15 +78,15 @@ impl Cluster {
                     version,
                     started: None,
                     has_finalizer: false,
-                    terminating: false,
+                    deleted_at: None,
                     bound: false,
                 };
                 self.claims.entry(name(index)).or_insert(claim);
             }
             Event::DeleteClaim(index) => {
-                let version = self.next();
+                let (version, now) = (self.next(), self.now);
                 if let Some(claim) = self.claims.get_mut(&name(index)) {
-                    (claim.terminating, claim.version) = (true, version);
+                    (claim.deleted_at, claim.version) = (Some(claim.deleted_at.unwrap_or(now)), version);
                 }
                 self.collect();
             }
@@ -107,8 +107,7 @@ impl Cluster {
                 self.class = Some(self.edits);
             }
             Event::DeleteClass => self.class = None,
-            Event::DeleteSecret => self.has_secret = false,
-            Event::RestoreSecret => self.has_secret = true,
+            Event::SetSecret(secret) => self.secret = secret,
             Event::Write(index) => {
                 let mut ours = self.buckets.iter_mut().filter(|(name, _)| *name != FOREIGN);
                 if let Some((_, bucket)) = ours.nth(index) {
@@ -137,7 +136,7 @@ impl Cluster {
 
     /// All is well again: everything is done and nothing is left to do.
     fn settle(&mut self) {
-        (self.has_secret, self.class) = (true, Some(self.class.unwrap_or(self.edits)));
+        (self.secret, self.class) = (Secret::Readable, Some(self.class.unwrap_or(self.edits)));
         let mut accounts = HashMap::new();
         for _ in 0..10 {
             for (name, claim) in self.claims.clone() {
@@ -153,27 +152,32 @@ impl Cluster {
         for (name, claim) in &self.claims {
             // After a crash nothing says with which credentials a bucket was started, if the class names others now.
             let is_refused = claim.started.as_ref().is_some_and(|bucket| !self.is_owned_by_class(bucket));
-            let is_done = claim.bound && !claim.terminating && !claim.has_finalizer;
+            let is_done = claim.bound && claim.deleted_at.is_none() && !claim.has_finalizer;
             assert!(is_done || is_refused, "{name} is not provisioned: {self:#?}");
             refused += usize::from(is_refused);
         }
         for volume in self.volumes.values() {
             assert!(!volume.released, "a released volume is left: {self:#?}");
         }
-        let bound = self.claims.values().filter(|claim| claim.bound && !claim.terminating).count();
+        let bound = self.claims.values().filter(|claim| claim.bound && claim.deleted_at.is_none()).count();
         // A refused claim may have a volume from before the class was edited; it stays unbound while its claim does.
         assert!((bound..=bound + refused).contains(&self.volumes.len()), "{self:#?}");
     }
 }
 
-fn run(events: &[Event]) {
+/// The cluster after these events.
+fn after(events: &[Event]) -> Cluster {
     let (mut cluster, mut accounts) = (Cluster::new(), HashMap::new());
     let mut history = vec![cluster.clone()];
     for event in events {
         cluster.happen(event, &history, &mut accounts);
         history.push(cluster.clone());
     }
-    cluster.settle();
+    cluster
+}
+
+fn run(events: &[Event]) {
+    after(events).settle();
 }
 
 fn provision(steps: usize, answer: Answer) -> Event {
@@ -194,6 +198,41 @@ fn a_second_bucket_of_an_edited_class_is_deleted_after_a_crash() {
 fn a_volume_waits_for_a_claim_whose_second_bucket_is_refused() {
     let [first, second] = [5, 3].map(|steps| provision(steps, Answer::Prompt));
     run(&[Event::CreateClaim(0), first, Event::EditClass, second, Event::DeleteClaim(0), Event::EditClass]);
+}
+
+/// The Role with which the controller reads the Secret is deleted with the namespace, which waits for its claims.
+#[test]
+fn a_deleted_claim_does_not_wait_for_ever_for_a_secret_that_may_not_be_read() {
+    let in_doubt = provision(9, Answer::Lost);
+    let forbidden = Event::SetSecret(Secret::Forbidden);
+    let cleanup = provision(9, Answer::Prompt);
+    let mut events = vec![
+        Event::EditClass,
+        Event::CreateClaim(0),
+        in_doubt,
+        forbidden,
+        Event::DeleteClaim(0),
+        cleanup.clone(),
+    ];
+    let waiting = after(&events);
+    assert!(waiting.claims[&name(0)].has_finalizer && waiting.notes.is_empty(), "{waiting:#?}");
+    events.extend([Event::Wait, cleanup]);
+    let over = after(&events);
+    assert!(over.claims.is_empty() && over.notes.len() == 1, "{over:#?}");
+}
+
+#[test]
+fn a_released_volume_does_not_wait_for_ever_for_a_secret_that_may_not_be_read() {
+    let reclaim = || Event::Reclaim { volume: 0, steps: 9, answer: Answer::Prompt };
+    let (bound, forbidden) = (provision(9, Answer::Prompt), Event::SetSecret(Secret::Forbidden));
+    let mut events =
+        vec![Event::EditClass, Event::CreateClaim(0), bound, Event::Bind, Event::DeleteClaim(0), forbidden];
+    events.push(reclaim());
+    let waiting = after(&events);
+    assert!(waiting.volumes.len() == 1 && waiting.notes.is_empty(), "{waiting:#?}");
+    events.extend([Event::Wait, reclaim()]);
+    let over = after(&events);
+    assert!(over.volumes.is_empty() && over.notes.len() == 1, "{over:#?}");
 }
 
 /// A cached claim with the finalizer was provisioned, bound, deleted and reclaimed since.

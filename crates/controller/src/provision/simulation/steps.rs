@@ -44,7 +44,7 @@ impl Cluster {
             let account = self.account(owner.as_ref().and_then(|owner| owner.secret.as_ref()));
             Started { id, owner, is_own, account, endpoint: "http://s3.test".to_owned() }
         });
-        Some(Observed { claim, volume, wanted, started })
+        Some(Observed { claim, volume, wanted, started, now: self.now })
     }
 
     fn wanted(&self, claim: &Claim) -> Result<Option<Wanted>, ProvisionError> {
@@ -134,7 +134,7 @@ impl Executor<'_> {
                 let live = cluster.claims.get_mut(&name).ok_or_else(conflict)?;
                 if live.uid != self.claim.uid
                     || live.version != self.claim.resource_version
-                    || live.terminating
+                    || live.deleted_at.is_some()
                 {
                     return Err(conflict());
                 }

@@ -144,7 +144,7 @@ pub struct Flags {
     pub identity: IdentityFlags,
 
     /// Where probes and metrics are served.
-    #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:8080")]
+    #[arg(long, env = "PROBES_ADDRESS", default_value = "[::]:8080")]
     pub probes_address: SocketAddr,
 
     /// Whether to elect a leader, with a Lease.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kube::{Api, Client};
 use kube_lease_manager::LeaseManagerBuilder;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use service::csi::controller_server::ControllerServer;
 use service::csi::identity_server::IdentityServer;
@@ -75,7 +76,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let mut registry = Registry::with_prefix(metrics::PREFIX);
     let metrics = Metrics::register(&mut registry, &caches.world);
     let provisioning = ProvisioningMetrics::register(&mut registry);
-    let registry = Arc::new(std::sync::Mutex::new(registry));
+    let registry = Arc::new(Mutex::new(registry));
     let filled = Arc::new(AtomicBool::new(false));
     let probes = Probes { healthy: Arc::new(|| Ok(())), ready: readiness(&filled), metrics: registry };
     let address = flags.probes_address;
@@ -109,7 +110,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         events: WorkloadEvents::new(&client),
         provisioner,
         metrics: metrics.clone(),
-        tenure: parking_lot::Mutex::default(),
+        tenure: Mutex::default(),
         moves_on_upgrade: flags.move_on_upgrade,
     });
 

@@ -14,7 +14,11 @@ const JSON: &str = r#"{"AccessKeyId":"ASIA","SecretAccessKey":"s","Token":"t","C
 
 /// Answers one request after the other with these, and returns what it was asked.
 fn server(answers: &[(u16, &str)]) -> (String, JoinHandle<Vec<String>>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    server_at("127.0.0.1:0", answers)
+}
+
+fn server_at(address: &str, answers: &[(u16, &str)]) -> (String, JoinHandle<Vec<String>>) {
+    let listener = TcpListener::bind(address).unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let answers: Vec<String> = answers
         .iter()
@@ -73,6 +77,15 @@ fn sts_gives_keys_of_the_role() {
     ] {
         assert!(asked.contains(field), "{field} in {asked}");
     }
+}
+
+/// As Amazon's agent has on nodes with IPv6.
+#[test]
+fn an_agent_may_have_an_ipv6_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let (uri, _) = server_at("[::1]:0", &[(200, JSON)]);
+    let keys = exchange(Server::Agent { uri, token_file: token_file(folder.path()) }).keys().unwrap();
+    assert_eq!(keys.access_key_id, "ASIA");
 }
 
 #[test]

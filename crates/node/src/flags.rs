@@ -60,7 +60,7 @@ pub struct Flags {
     #[arg(long, env = "MOUNTPOINT_CA_BUNDLE")]
     pub mountpoint_ca_bundle: Option<String>,
     /// Listen address for probes and metrics.
-    #[arg(long, env = "PROBES_ADDRESS", default_value = "0.0.0.0:9808")]
+    #[arg(long, env = "PROBES_ADDRESS", default_value = "[::]:9808")]
     pub probes_address: SocketAddr,
     #[command(flatten)]
     pub logs: LogFlags,

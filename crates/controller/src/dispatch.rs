@@ -41,13 +41,22 @@ impl Outcome {
     }
 }
 
+/// What waits in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Depth {
+    /// For a worker.
+    pub ready: usize,
+    /// For its time: what failed, and what is only to be looked at again.
+    pub retries: usize,
+}
+
 /// Runs until `stop`. `handle` is called for every key that arrives, at most `workers` at once.
 pub async fn dispatch<F>(
     mut arrivals: mpsc::UnboundedReceiver<Key>,
     workers: usize,
     stop: CancellationToken,
     handle: impl Fn(Key) -> F,
-    observe: impl Fn(usize),
+    observe: impl Fn(Depth),
 ) where
     F: Future<Output = Outcome> + Send + 'static,
 {
@@ -60,7 +69,7 @@ pub async fn dispatch<F>(
             let handled = handle(key.clone());
             running.spawn(async move { (key, handled.await) });
         }
-        observe(queue.len());
+        observe(queue.depth());
         tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -149,14 +158,16 @@ impl Queue {
         }
     }
 
-    fn len(&self) -> usize {
-        self.ready.len() + self.due.len()
+    fn depth(&self) -> Depth {
+        Depth { ready: self.ready.len(), retries: self.due.len() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const EMPTY: Depth = Depth { ready: 0, retries: 0 };
 
     fn key(name: &str) -> Key {
         Key::Group(name.to_owned())
@@ -177,6 +188,9 @@ mod tests {
         assert_eq!(queue.next(), None);
         queue.arrive(key("a"));
         assert_eq!(queue.next(), None, "a is busy");
+        queue.arrive(key("b"));
+        assert_eq!(queue.depth(), Depth { ready: 1, retries: 0 });
+        assert_eq!(queue.next(), Some(key("b")));
         queue.finished(key("a"), Outcome::Done);
         assert_eq!(queue.next(), Some(key("a")), "it arrived while it was busy");
         queue.finished(key("a"), Outcome::Done);
@@ -197,7 +211,7 @@ mod tests {
         // 20 + 40 + 80 + 160 ms, each up to 30 % shorter.
         assert!(began.elapsed() >= FIRST_RETRY * 15 * 7 / 10, "{:?}", began.elapsed());
         queue.finished(key("a"), Outcome::Done);
-        assert_eq!((queue.next(), queue.len()), (None, 0));
+        assert_eq!((queue.next(), queue.depth()), (None, EMPTY));
         assert_eq!(queue.backoff.remaining(&key("a"), began), None);
     }
 
@@ -209,10 +223,10 @@ mod tests {
             assert_eq!(queue.next(), Some(key("a")));
             queue.finished(key("a"), Outcome::Failed(None));
         }
-        assert_eq!((queue.len(), queue.retries.len()), (1, 1));
+        assert_eq!((queue.depth(), queue.retries.len()), (Depth { ready: 0, retries: 1 }, 1));
         assert_eq!(retried(&mut queue).await, Some(key("a")));
         queue.finished(key("a"), Outcome::Done);
-        assert_eq!((queue.next(), queue.len()), (None, 0));
+        assert_eq!((queue.next(), queue.depth()), (None, EMPTY));
     }
 
     #[tokio::test]

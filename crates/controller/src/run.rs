@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use kube::{Api, Client};
 use kube_lease_manager::LeaseManagerBuilder;
 use parking_lot::Mutex;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use service::csi::controller_server::ControllerServer;
 use service::csi::identity_server::IdentityServer;
@@ -22,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::api::API_TIMEOUT;
 use crate::apply::Writer;
 use crate::definition;
-use crate::dispatch::dispatch;
+use crate::dispatch::{Depth, dispatch};
 use crate::events::WorkloadEvents;
 use crate::flags::{Flags, Provisioning};
 use crate::live_read::Reader;
@@ -213,9 +215,11 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     tracing::info!("became leader");
     let handle = |key| Arc::clone(reconciler).handle(key);
     let observe = |queue| {
-        let waiting = reconciler.metrics.queues.get_or_create_owned(&QueueLabel { queue });
-        move |depth| {
-            waiting.set(i64::try_from(depth).unwrap_or(i64::MAX));
+        let gauge = |of: &Family<QueueLabel, Gauge>| of.get_or_create_owned(&QueueLabel { queue });
+        let (waiting, retries) = (gauge(&reconciler.metrics.queues), gauge(&reconciler.metrics.retries));
+        move |depth: Depth| {
+            waiting.set(i64::try_from(depth.ready).unwrap_or(i64::MAX));
+            retries.set(i64::try_from(depth.retries).unwrap_or(i64::MAX));
         }
     };
     tokio::join!(
@@ -225,6 +229,7 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     *reconciler.sink.lock() = None;
     reconciler.metrics.leader.set(0);
     reconciler.metrics.queues.clear();
+    reconciler.metrics.retries.clear();
     tracing::info!("lost leadership");
 }
 

@@ -1,5 +1,6 @@
 //! An S3 server that sends as much as it can.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -138,10 +139,13 @@ const BATCHES: usize = 20;
 fn endless(line: &str) -> String {
     let mut lists = LISTS.lock().unwrap();
     lists.push(Instant::now());
-    let (prefix, turn) = (prefix(line), lists.len());
+    page(&prefix(line), lists.len())
+}
+
+fn page(prefix: &str, number: usize) -> String {
     let mut page = LIST.to_owned();
     for key in 0..1000 {
-        write!(page, "<Contents><Key>{prefix}{turn}/{key}</Key></Contents>").unwrap();
+        write!(page, "<Contents><Key>{prefix}{number}/{key}</Key></Contents>").unwrap();
     }
     page + "</ListBucketResult>"
 }
@@ -178,5 +182,58 @@ async fn a_prefix_without_end_pauses_and_others_are_served() {
     tenant.bound("other").await;
     server.plan(|_, _| Fault::None);
     tenant.volume_gone(&volume).await;
+    drop(controller);
+}
+
+/// Prefixes that were listed.
+static LISTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Twenty of them are much longer than a turn may last.
+const PAGE_TAKES: Duration = Duration::from_secs(2);
+/// Less than a turn of twenty pages, and much more than a claim takes on a busy machine.
+const CLAIM_TAKES: Duration = Duration::from_secs(30);
+
+fn slow_and_endless(line: &str) -> String {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    std::thread::sleep(PAGE_TAKES);
+    LISTED.lock().unwrap().insert(prefix(line));
+    page(&prefix(line), NUMBER.fetch_add(1, Ordering::Relaxed))
+}
+
+#[tokio::test]
+async fn prefixes_without_end_delay_no_claim_and_all_get_their_turn() {
+    let _running = controller::none().await;
+    let tenant = Tenant::set("slowly", ALICE).await;
+    let server = Faulty::before(SERVER, |_, _| Fault::None);
+    let endpoint = format!("--endpoint-url={}", server.url());
+    let controller = Controller::start(&tenant.here.client, &[&endpoint, "--leader-election=false"]).await;
+    let volumes = prefixes(&tenant, "slowly-bucket", VOLUMES).await;
+    server.plan(|_, line| match line.split('?').next() {
+        // What a claim asks is one key.
+        Some("GET /slowly-bucket/") if line.contains("max-keys=1000") => Fault::Invent(slow_and_endless),
+        Some("POST /slowly-bucket/") => Fault::Invent(deleted),
+        _ => Fault::None,
+    });
+    for number in 0..VOLUMES {
+        tenant.delete(&format!("data-{number}")).await;
+    }
+    let listed = |least: usize| {
+        eventually("prefixes were listed", LIMIT, move || async move {
+            let listed = LISTED.lock().unwrap().len();
+            Seen::some((listed >= least).then_some(()), listed)
+        })
+    };
+    listed(LISTS_AT_ONCE).await;
+    tenant.class("plain", json!({}), json!({})).await;
+    for class in ["plain", "prefixed"] {
+        let began = Instant::now();
+        tenant.claim(class, class).await;
+        tenant.bound(class).await;
+        assert!(began.elapsed() < CLAIM_TAKES, "{class}: {:?}", began.elapsed());
+    }
+    listed(VOLUMES).await;
+    server.plan(|_, _| Fault::None);
+    for volume in &volumes {
+        tenant.volume_gone(volume).await;
+    }
     drop(controller);
 }

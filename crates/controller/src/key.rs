@@ -18,13 +18,3 @@ pub enum Key {
     /// A provisioned volume.
     Volume(String),
 }
-
-impl Key {
-    /// Whether it may wait for the S3 server.
-    pub fn is_of_provisioning(&self) -> bool {
-        match self {
-            Self::Claim(..) | Self::Volume(_) => true,
-            Self::Group(_) | Self::Pod(_) | Self::WarmPods(_) | Self::Headroom(_) | Self::Role(_) => false,
-        }
-    }
-}

@@ -10,19 +10,29 @@ use crate::key::Key;
 /// Where keys go: to the dispatchers of the leader, and nowhere in other replicas.
 pub type Sink = Arc<Mutex<Option<Queues>>>;
 
-/// Two of them: an S3 server that does not respond must not delay mounts.
+/// An S3 server that does not respond must not delay mounts, nor volumes with many objects to delete new claims.
 #[derive(Debug)]
 pub struct Queues {
     pub mounts: mpsc::UnboundedSender<Key>,
     pub provisioning: mpsc::UnboundedSender<Key>,
+    pub deletions: mpsc::UnboundedSender<Key>,
+}
+
+impl Queues {
+    fn of(&self, key: &Key) -> &mpsc::UnboundedSender<Key> {
+        match key {
+            Key::Group(_) | Key::Pod(_) | Key::WarmPods(_) | Key::Headroom(_) | Key::Role(_) => &self.mounts,
+            Key::Claim(..) => &self.provisioning,
+            Key::Volume(_) => &self.deletions,
+        }
+    }
 }
 
 pub fn send(sink: &Sink, keys: Vec<Key>) {
     if let Some(queues) = sink.lock().as_ref() {
         for key in keys {
-            let queue = if key.is_of_provisioning() { &queues.provisioning } else { &queues.mounts };
             // A dispatcher that has just ended needs no keys.
-            let _ = queue.send(key);
+            let _ = queues.of(&key).send(key);
         }
     }
 }
@@ -32,10 +42,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_for_s3_has_a_queue_of_its_own() {
-        let ((mounts, mut to_mount), (provisioning, mut to_provision)) =
-            (mpsc::unbounded_channel(), mpsc::unbounded_channel());
-        let sink: Sink = Arc::new(Mutex::new(Some(Queues { mounts, provisioning })));
+    fn mounts_claims_and_deletions_do_not_wait_for_each_other() {
+        let (mounts, mut to_mount) = mpsc::unbounded_channel();
+        let (provisioning, mut to_provision) = mpsc::unbounded_channel();
+        let (deletions, mut to_delete) = mpsc::unbounded_channel();
+        let sink: Sink = Arc::new(Mutex::new(Some(Queues { mounts, provisioning, deletions })));
         let name = || "a".to_owned();
         let (claim, volume) = (Key::Claim(name(), name()), Key::Volume(name()));
         send(&sink, vec![claim.clone(), Key::Group(name()), volume.clone(), Key::Pod(name())]);
@@ -43,6 +54,7 @@ mod tests {
             std::iter::from_fn(|| queue.try_recv().ok()).collect::<Vec<_>>()
         };
         assert_eq!(all(&mut to_mount), [Key::Group(name()), Key::Pod(name())]);
-        assert_eq!(all(&mut to_provision), [claim, volume]);
+        assert_eq!(all(&mut to_provision), [claim]);
+        assert_eq!(all(&mut to_delete), [volume]);
     }
 }

@@ -45,8 +45,10 @@ use crate::world::WarmPods;
 
 /// Writes wait for the API server, not for us: enough of them at once to keep it busy.
 const WORKERS: usize = 32;
-/// As many claims and volumes are worked on at once: what an S3 server can bear, which may keep each for seconds.
+/// As many claims are worked on at once: what an S3 server can bear, which may keep each for seconds.
 const PROVISIONING_WORKERS: usize = 16;
+/// The same for volumes, whose objects may take many requests.
+const DELETING_WORKERS: usize = 8;
 /// Everything is looked at again this often, in case a change was missed.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
@@ -208,7 +210,8 @@ fn serve_csi(
 async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationToken) {
     let (mounts, to_mount) = mpsc::unbounded_channel();
     let (provisioning, to_provision) = mpsc::unbounded_channel();
-    *reconciler.sink.lock() = Some(Queues { mounts, provisioning });
+    let (deletions, to_delete) = mpsc::unbounded_channel();
+    *reconciler.sink.lock() = Some(Queues { mounts, provisioning, deletions });
     *reconciler.tenure.lock() = stop.clone();
     send(&reconciler.sink, caches.all_keys());
     reconciler.metrics.leader.set(1);
@@ -224,7 +227,8 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     };
     tokio::join!(
         dispatch(to_mount, WORKERS, stop.clone(), handle, observe("mounts")),
-        dispatch(to_provision, PROVISIONING_WORKERS, stop, handle, observe("provisioning")),
+        dispatch(to_provision, PROVISIONING_WORKERS, stop.clone(), handle, observe("provisioning")),
+        dispatch(to_delete, DELETING_WORKERS, stop, handle, observe("deletions")),
     );
     *reconciler.sink.lock() = None;
     reconciler.metrics.leader.set(0);

@@ -15,7 +15,7 @@ use super::endpoint::Endpoint;
 use super::error::{Call, ErrorKind, Operation, S3Error};
 use super::proxy::ProxyFlags;
 use super::response::{self, ListingError, Upload};
-use super::transport::{S3Request, S3Response, Transport};
+use super::transport::{S3Request, S3Response, Transport, Weight};
 use crate::provision::metrics::ProvisioningMetrics;
 
 /// rusty-s3 only builds URLs here; requests are signed in headers.
@@ -61,7 +61,7 @@ impl S3Client {
                  <LocationConstraint>{region}</LocationConstraint></CreateBucketConfiguration>"
             )
         };
-        self.call(account, Operation::CreateBucket, bucket, |at| S3Request {
+        self.call(account, Operation::CreateBucket, bucket, Weight::Light, |at| S3Request {
             body,
             ..S3Request::new(Method::PUT, at.base_url().clone())
         })
@@ -70,7 +70,7 @@ impl S3Client {
     }
 
     pub async fn delete_bucket(&self, account: &Account, bucket: &str) -> Result<(), S3Error> {
-        self.call(account, Operation::DeleteBucket, bucket, |at| {
+        self.call(account, Operation::DeleteBucket, bucket, Weight::Light, |at| {
             S3Request::new(Method::DELETE, at.base_url().clone())
         })
         .await
@@ -85,8 +85,9 @@ impl S3Client {
         prefix: &str,
         most: usize,
     ) -> Result<Vec<String>, S3Error> {
+        let weight = if most == 1 { Weight::Light } else { Weight::List };
         let response = self
-            .call(account, Operation::ListObjects, bucket, |at| {
+            .call(account, Operation::ListObjects, bucket, weight, |at| {
                 let mut list = ListObjectsV2::new(at, None);
                 list.with_prefix(prefix);
                 list.with_max_keys(most);
@@ -105,7 +106,7 @@ impl S3Client {
         most: usize,
     ) -> Result<Vec<Upload>, S3Error> {
         let response = self
-            .call(account, Operation::ListUploads, bucket, |at| {
+            .call(account, Operation::ListUploads, bucket, Weight::List, |at| {
                 let mut url = at.base_url().clone();
                 url.set_query(Some(&format!("encoding-type=url&max-uploads={most}&uploads=")));
                 S3Request::new(Method::GET, url)
@@ -122,7 +123,7 @@ impl S3Client {
         upload: &Upload,
     ) -> Result<(), S3Error> {
         self.check_key(account, Operation::AbortUpload, bucket, &upload.key)?;
-        self.call(account, Operation::AbortUpload, bucket, |at| {
+        self.call(account, Operation::AbortUpload, bucket, Weight::Light, |at| {
             let abort = AbortMultipartUpload::new(at, None, &upload.key, &upload.id);
             S3Request::new(Method::DELETE, abort.sign(UNUSED))
         })
@@ -130,28 +131,26 @@ impl S3Client {
         .map(drop)
     }
 
-    /// A thousand keys at most.
+    pub async fn delete_object(&self, account: &Account, bucket: &str, key: &str) -> Result<(), S3Error> {
+        self.check_key(account, Operation::DeleteObjects, bucket, key)?;
+        self.call(account, Operation::DeleteObjects, bucket, Weight::Light, |at| {
+            S3Request::new(Method::DELETE, at.object_url(key))
+        })
+        .await
+        .map(drop)
+    }
+
+    /// A thousand keys at most, and only those that [`list_carries`].
     pub async fn delete_objects(
         &self,
         account: &Account,
         bucket: &str,
-        keys: &[String],
+        keys: &[&String],
     ) -> Result<(), S3Error> {
-        let (listed, odd): (Vec<_>, Vec<_>) = keys.iter().partition(|key| xml_carries(key));
-        for key in odd {
-            self.check_key(account, Operation::DeleteObjects, bucket, key)?;
-            self.call(account, Operation::DeleteObjects, bucket, |at| {
-                S3Request::new(Method::DELETE, at.object_url(key))
-            })
-            .await?;
-        }
-        // An empty list would be refused.
-        if listed.is_empty() {
-            return Ok(());
-        }
-        let objects: Vec<ObjectIdentifier> = listed.into_iter().cloned().map(ObjectIdentifier::new).collect();
+        let objects: Vec<ObjectIdentifier> =
+            keys.iter().map(|key| ObjectIdentifier::new((*key).clone())).collect();
         let response = self
-            .call(account, Operation::DeleteObjects, bucket, |at| {
+            .call(account, Operation::DeleteObjects, bucket, Weight::Batch, |at| {
                 let mut delete = DeleteObjects::new(at, None, objects.iter());
                 delete.set_quiet(true);
                 let url = delete.sign(UNUSED);
@@ -207,6 +206,7 @@ impl S3Client {
         account: &Account,
         operation: Operation,
         bucket: &str,
+        weight: Weight,
         build: impl FnOnce(&Bucket) -> S3Request,
     ) -> Result<S3Response<'_>, S3Error> {
         let call = self.described(account, operation, bucket);
@@ -219,12 +219,12 @@ impl S3Client {
         })?;
         let at = Bucket::new(url, style, bucket.to_owned(), call.region.to_owned())
             .map_err(|error| S3Error::answered(S3Failure::InvalidBucketName, &call, error.to_string()))?;
-        self.transport.send(&call, &account.keys, || build(&at)).await
+        self.transport.send(&call, &account.keys, weight, || build(&at)).await
     }
 }
 
 /// Whether a list of keys in XML can name it: it cannot carry most control characters, and reads a carriage return as a line
 /// feed, which would be another object.
-fn xml_carries(key: &str) -> bool {
+pub fn list_carries(key: &str) -> bool {
     !key.contains(|c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}'))
 }

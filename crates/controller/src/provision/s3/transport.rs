@@ -13,29 +13,59 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use url::Url;
 
 use super::connection::Connections;
-use super::error::{Call, ErrorKind, Operation, S3Error};
+use super::error::{Call, ErrorKind, S3Error};
 use super::proxy::ProxyFlags;
 use super::signing::{Unsigned, sign};
 use crate::provision::metrics::{ProvisioningMetrics, S3Calls};
 
-/// csi-provisioner cancels a call after 10 s; it must get the error before that.
+/// Creating a bucket is one request, and deleting an empty one is another.
 const S3_TIMEOUT: Duration = Duration::from_secs(8);
-/// Other requests give their memory back within this, unless the server is slow. Nothing is sent before.
-const MEMORY_WITHIN: Duration = Duration::from_secs(8);
+/// csi-provisioner cancels a call after this long, and its claim should get the error before that.
+const CSI_CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// There is memory for as many light requests as are usually under way.
+const LIGHT_WITHIN: Duration = Duration::from_secs(1);
+const _: () = assert!(LIGHT_WITHIN.as_secs() + S3_TIMEOUT.as_secs() < CSI_CALL_TIMEOUT.as_secs());
+/// Other requests give their memory back within this, unless the server is slow. Only deletions wait so long, and a
+/// csi-provisioner that cancels one calls again, which goes on.
+const HEAVY_WITHIN: Duration = Duration::from_secs(8);
 /// An error with its message.
 const SMALL_ANSWER_BYTES: u32 = 64 << 10;
 /// A list of a thousand keys of a kilobyte, each byte of which may be written as three, with their metadata.
 const LIST_ANSWER_BYTES: u32 = 4 << 20;
 /// The same keys, each byte of which may be written as six.
 const LIST_REQUEST_BYTES: u32 = 6 << 20;
-/// For all requests and responses at once: a server that sends as much as it can must not get the controller OOM-killed. A
-/// page takes about three times its size while it is parsed.
-const MEMORY_BYTES: u32 = 24 << 20;
+/// For all lists and batches at once: a server that sends as much as it can must not get the controller OOM-killed. A page
+/// takes about three times its size while it is parsed.
+const HEAVY_BYTES: u32 = 24 << 20;
+/// For all other requests at once, of which each worker has one, and csi-provisioner as many again: they do not wait for
+/// lists, so that claims do not wait for deletions.
+const LIGHT_BYTES: u32 = 4 << 20;
+
+/// How much memory a request may take, and its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    Light,
+    List,
+    Batch,
+}
+
+impl Weight {
+    /// The largest request and the largest answer.
+    fn sizes(self) -> (u32, u32) {
+        match self {
+            Self::Light => (0, SMALL_ANSWER_BYTES),
+            Self::List => (0, LIST_ANSWER_BYTES),
+            Self::Batch => (LIST_REQUEST_BYTES, LIST_ANSWER_BYTES),
+        }
+    }
+}
+
 pub(super) struct Transport {
     connections: Connections,
     calls: S3Calls,
-    /// In bytes.
-    memory: Semaphore,
+    /// In bytes, as the other one.
+    light: Semaphore,
+    heavy: Semaphore,
 }
 
 /// A request before it is signed.
@@ -62,9 +92,9 @@ pub(super) struct S3Response<'a> {
 impl Transport {
     /// `ca_bundle` replaces the system's CAs.
     pub(super) fn new(ca_bundle: Option<&Path>, proxy: &ProxyFlags, metrics: &ProvisioningMetrics) -> Self {
-        let memory = Semaphore::new(MEMORY_BYTES as usize);
+        let [light, heavy] = [LIGHT_BYTES, HEAVY_BYTES].map(|bytes| Semaphore::new(bytes as usize));
         let connections = Connections::new(ca_bundle, proxy, metrics.certificate_expiry.clone());
-        Self { connections, calls: metrics.s3_calls.clone(), memory }
+        Self { connections, calls: metrics.s3_calls.clone(), light, heavy }
     }
 
     /// `build` is called once there is memory for the request.
@@ -72,28 +102,21 @@ impl Transport {
         &self,
         call: &Call<'_>,
         keys: &Keys,
+        weight: Weight,
         build: impl FnOnce() -> S3Request,
     ) -> Result<S3Response<'_>, S3Error> {
-        let (request, answer) = sizes(call.operation);
-        let memory = self.memory_for(call, request + answer, MEMORY_WITHIN).await?;
+        let (request, answer) = weight.sizes();
+        let (budget, within) = match weight {
+            Weight::Light => (&self.light, LIGHT_WITHIN),
+            Weight::List | Weight::Batch => (&self.heavy, HEAVY_WITHIN),
+        };
+        let memory = memory_for(budget, call, request + answer, within).await?;
         let exchange = self.exchange(call, build(), keys, answer as usize);
         let outcome = tokio::time::timeout(S3_TIMEOUT, exchange)
             .await
             .unwrap_or_else(|_| Err(late(ErrorKind::Timeout, call, S3_TIMEOUT)));
         self.calls.count(call.operation.into(), outcome.is_ok());
         Ok(S3Response { body: outcome?, _memory: memory })
-    }
-
-    async fn memory_for(
-        &self,
-        call: &Call<'_>,
-        bytes: u32,
-        within: Duration,
-    ) -> Result<SemaphorePermit<'_>, S3Error> {
-        match tokio::time::timeout(within, self.memory.acquire_many(bytes)).await {
-            Ok(memory) => Ok(memory.expect("the semaphore is never closed")),
-            Err(_) => Err(late(ErrorKind::NotSent, call, within)),
-        }
     }
 
     async fn exchange(
@@ -128,33 +151,37 @@ impl Transport {
     }
 }
 
-fn late(kind: ErrorKind, call: &Call<'_>, within: Duration) -> S3Error {
-    S3Error::new(kind, call, format!("within {} s", within.as_secs()))
+async fn memory_for<'a>(
+    budget: &'a Semaphore,
+    call: &Call<'_>,
+    bytes: u32,
+    within: Duration,
+) -> Result<SemaphorePermit<'a>, S3Error> {
+    match tokio::time::timeout(within, budget.acquire_many(bytes)).await {
+        Ok(memory) => Ok(memory.expect("the semaphore is never closed")),
+        Err(_) => Err(late(ErrorKind::NotSent, call, within)),
+    }
 }
 
-/// The largest request and the largest answer.
-fn sizes(operation: Operation) -> (u32, u32) {
-    match operation {
-        Operation::CreateBucket | Operation::DeleteBucket | Operation::AbortUpload => (0, SMALL_ANSWER_BYTES),
-        Operation::ListObjects | Operation::ListUploads => (0, LIST_ANSWER_BYTES),
-        Operation::DeleteObjects => (LIST_REQUEST_BYTES, LIST_ANSWER_BYTES),
-    }
+fn late(kind: ErrorKind, call: &Call<'_>, within: Duration) -> S3Error {
+    S3Error::new(kind, call, format!("within {} s", within.as_secs()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::provision::s3::error::Operation;
     use std::borrow::Cow;
 
     #[tokio::test]
     async fn a_request_that_gets_no_memory_was_not_sent() {
-        let transport = Transport::new(None, &ProxyFlags::default(), &ProvisioningMetrics::default());
+        let budget = Semaphore::new(100);
         let endpoint = Cow::Borrowed("http://s3.test");
         let call = Call { operation: Operation::CreateBucket, bucket: "csi-s3-1", endpoint, region: "eu" };
-        let others = transport.memory_for(&call, MEMORY_BYTES, Duration::ZERO).await.unwrap();
-        let error = transport.memory_for(&call, 1, Duration::from_millis(1)).await.err().unwrap();
+        let others = memory_for(&budget, &call, 100, Duration::ZERO).await.unwrap();
+        let error = memory_for(&budget, &call, 1, Duration::from_millis(1)).await.err().unwrap();
         assert_eq!((error.kind, error.is_ambiguous()), (ErrorKind::NotSent, false));
         drop(others);
-        assert!(transport.memory_for(&call, 1, Duration::ZERO).await.is_ok());
+        assert!(memory_for(&budget, &call, 1, Duration::ZERO).await.is_ok());
     }
 }

@@ -12,6 +12,7 @@ pub mod quantity;
 pub mod s3;
 pub mod sharing;
 pub mod slim;
+pub mod text;
 pub mod trace;
 pub mod volume;
 pub mod volume_plan;

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::keys::Keys;
+use contract::text::on_one_line;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::Response;
@@ -217,7 +218,7 @@ impl Exchange {
         } else {
             remedy
         };
-        let short = |text: &str| text.trim().chars().take(LONGEST_REASON).collect::<String>();
+        let short = |text: &str| on_one_line(text.trim()).chars().take(LONGEST_REASON).collect::<String>();
         let (code, message) = (short(&code), short(&message));
         ExchangeError::Refused { server, wanted: self.identity(), code, message, remedy }
     }

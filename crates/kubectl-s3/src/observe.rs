@@ -1,12 +1,12 @@
 //! Reads the cluster. What this user may not read is noted and left out: the answer is then drawn from the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::error::Error;
 use std::fmt::Debug;
 use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{DRIVER, MOUNTPOINT_NAMESPACE};
+use contract::text::causes;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, Pod, Secret};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -238,21 +238,9 @@ pub(crate) async fn answer<T>(request: impl Future<Output = Result<T, kube::Erro
     match tokio::time::timeout(ANSWER_WITHIN, request).await {
         Ok(Ok(found)) => Ok(found),
         Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
-        Ok(Err(error)) => Err(with_causes(&error)),
+        Ok(Err(error)) => Err(causes(&error)),
         Err(_) => Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs())),
     }
-}
-
-/// What was refused or not found is said by the innermost cause.
-fn with_causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    let mut text = String::new();
-    for cause in causes.map(ToString::to_string) {
-        if !text.contains(&cause) {
-            text = if text.is_empty() { cause } else { format!("{text}: {cause}") };
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -263,7 +251,7 @@ mod tests {
     fn an_error_is_shown_with_its_causes() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let error = kube::Error::Service(Box::new(std::io::Error::other(refused)));
-        let text = with_causes(&error);
+        let text = causes(&error);
         assert!(text.contains("connection refused"), "{text}");
         assert_eq!(text.matches("connection refused").count(), 1, "{text}");
     }

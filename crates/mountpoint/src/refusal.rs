@@ -2,6 +2,7 @@
 
 mod answer;
 
+use contract::text::causes;
 use exchange::ExchangeError;
 use mounter::deadlines::S3_ANSWER;
 use mounter::handover::{Code, Refused};
@@ -115,15 +116,7 @@ pub(crate) fn of_client(error: &ClientError, requested: &RequestedBucket) -> Ref
         ClientError::New(_) => Code::BadOption,
     };
     // The library's message does not contain the cause.
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = error.source();
-    }
+    let message = causes(error);
     Refused::new(code, format!("bucket `{}` at {}: {message}", requested.bucket, requested.endpoint))
 }
 

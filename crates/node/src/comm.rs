@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use contract::names::comm_on_node;
+use contract::text::on_one_line;
 use mounter::figures::{self, Figures};
 use mounter::handover::client::listens;
 use rustix::fs::{AtFlags, Mode, OFlags, inotify, openat, statat};
@@ -115,10 +116,6 @@ fn read(comm: &OwnedFd, name: &str, most_bytes: u64) -> Option<Vec<u8>> {
     let mut content = Vec::new();
     File::from(file).take(most_bytes).read_to_end(&mut content).ok()?;
     Some(content)
-}
-
-fn on_one_line(text: &str) -> String {
-    text.replace(|c: char| c.is_control(), " ")
 }
 
 /// Identifies the mounter that has listened there last, whether it still does or not.

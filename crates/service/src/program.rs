@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
+use contract::text::causes;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 
@@ -37,9 +38,4 @@ pub async fn run<E: Error + 'static>(
             ExitCode::FAILURE
         }
     }
-}
-
-fn causes(error: &(dyn Error + 'static)) -> String {
-    let causes = std::iter::successors(Some(error), |&error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

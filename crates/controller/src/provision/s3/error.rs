@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::fmt;
 
 use contract::s3::S3Failure;
+use contract::text::{causes, on_one_line};
 use tonic::Code;
 
 use super::connection::is_tls_error;
@@ -98,7 +99,7 @@ impl S3Error {
             bucket: call.bucket.to_owned(),
             endpoint: call.endpoint.clone().into_owned(),
             region: call.region.to_owned(),
-            detail,
+            detail: on_one_line(&detail),
         }
     }
 
@@ -129,21 +130,12 @@ impl S3Error {
 
     /// No response arrived.
     pub(super) fn of_connection(call: &Call<'_>, connecting: bool, error: &(dyn StdError + 'static)) -> Self {
-        let mut detail = error.to_string();
-        let mut cause = Some(error);
-        while let Some(error) = cause {
-            let text = error.to_string();
-            if !detail.contains(&text) {
-                detail = format!("{detail}: {text}");
-            }
-            cause = error.source();
-        }
         let kind = match (is_tls_error(error), connecting) {
             (true, _) => ErrorKind::UntrustedCertificate,
             (false, true) => ErrorKind::Unreachable,
             (false, false) => ErrorKind::ConnectionLost,
         };
-        Self::new(kind, call, detail)
+        Self::new(kind, call, causes(error))
     }
 
     #[cfg(test)]
@@ -258,7 +250,7 @@ impl fmt::Display for S3Error {
             ),
             ErrorKind::NotSent => write!(
                 formatter,
-                "cannot send {action} on bucket `{bucket}` to {endpoint}: other requests did not free the memory for it ({detail}); \
+                "cannot send {action} on bucket `{bucket}` to {endpoint}: other requests use all the memory for S3 requests ({detail}); \
                  the driver will retry"
             ),
             ErrorKind::Unreachable => write!(

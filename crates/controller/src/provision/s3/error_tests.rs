@@ -45,6 +45,13 @@ fn every_answer_has_its_code() {
 }
 
 #[test]
+fn a_server_writes_no_lines_of_its_own_into_logs_and_events() {
+    let body = "<Error><Code>AccessDenied</Code><Message>no\nERROR all is lost\u{9b}31m</Message></Error>";
+    let text = S3Error::of_response(&CALL, 403, body).to_string();
+    assert!(text.contains("no ERROR all is lost") && !text.contains(char::is_control), "{text:?}");
+}
+
+#[test]
 fn an_object_that_was_not_deleted_has_its_code() {
     let page = |code: &str| {
         format!(

@@ -12,7 +12,10 @@ use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::csi::{Csi, publish_request};
 use s3_csi_tests::{Seen, eventually};
 use serde_json::json;
-use service::csi::{CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse};
+use service::csi::{
+    CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
+    ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse,
+};
 use tonic::{Code, Status};
 use xtask::s3::ALICE;
 
@@ -42,6 +45,19 @@ async fn create(
 async fn delete(csi: &Csi, volume_id: &str) -> Result<(), Status> {
     let request = DeleteVolumeRequest { volume_id: volume_id.to_owned(), ..DeleteVolumeRequest::default() };
     let DeleteVolumeResponse {} = csi.call("/csi.v1.Controller/DeleteVolume", request).await?;
+    Ok(())
+}
+
+async fn validate(csi: &Csi, volume_id: &str, source: Option<&str>) -> Result<(), Status> {
+    let context = source.map(|source| ("authenticationSource".to_owned(), source.to_owned()));
+    let request = ValidateVolumeCapabilitiesRequest {
+        volume_id: volume_id.to_owned(),
+        volume_capabilities: publish_request("", "", Path::new("/")).volume_capability.into_iter().collect(),
+        volume_context: context.into_iter().collect(),
+        ..ValidateVolumeCapabilitiesRequest::default()
+    };
+    let call = csi.call("/csi.v1.Controller/ValidateVolumeCapabilities", request);
+    let ValidateVolumeCapabilitiesResponse { .. } = call.await?;
     Ok(())
 }
 
@@ -138,9 +154,13 @@ async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() 
     }
     assert!(tenant.has_bucket(&create(&csi, &volumes[1], &place("plain"), &[]).await.unwrap()));
 
-    // Nor does a deletion: the volume names the Secret.
+    // Nor does a look at it, or a deletion: the volume names the Secret.
     tenant.keys("keys", ALICE).await;
     let bucket = create(&csi, &volumes[0], &place("keyed"), &[]).await.unwrap();
+    validate(&csi, &bucket, None).await.unwrap();
+    let refused = validate(&csi, &bucket, Some("secret")).await.unwrap_err();
+    assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
+    assert!(refused.message().contains("asks for keys of its own"), "{refused}");
     let volume = json!({
         "metadata": {"name": volumes[0], "annotations": {
             "volume.kubernetes.io/provisioner-deletion-secret-name": "keys",
@@ -159,7 +179,10 @@ async fn a_call_without_keys_does_not_get_the_drivers_where_a_secret_is_named() 
     let refused = delete(&csi, &bucket).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(tenant.has_bucket(&bucket));
+    let refused = validate(&csi, &bucket, None).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     tenant.keys("keys", ALICE).await;
+    validate(&csi, &bucket, Some("secret")).await.unwrap();
     delete(&csi, &bucket).await.unwrap();
     assert!(!tenant.has_bucket(&bucket));
     drop(controller);

@@ -46,6 +46,11 @@ pub(super) enum RequestError {
          start csi-provisioner with `--extra-create-metadata`"
     )]
     ClaimUnnamed,
+    #[error(
+        "volume `{0}` asks for keys of its own (`authenticationSource: secret`), and neither the request nor a \
+         PersistentVolume names them: send them as secrets of the request"
+    )]
+    KeysMissing(String),
     #[error("volume `{0}` exists with different parameters")]
     Different(String),
     #[error("there is no volume `{0}`")]
@@ -70,7 +75,7 @@ impl From<RequestError> for Status {
             | RequestError::Prefix
             | RequestError::Region(_) => Code::InvalidArgument,
             RequestError::Capacity { .. } => Code::OutOfRange,
-            RequestError::ClaimUnnamed => Code::FailedPrecondition,
+            RequestError::ClaimUnnamed | RequestError::KeysMissing(_) => Code::FailedPrecondition,
             RequestError::Different(_) => Code::AlreadyExists,
             RequestError::Missing(_) => Code::NotFound,
             RequestError::Provision(error) => error.code(),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use contract::arguments::Arguments;
 use contract::options::MountOption;
-use contract::volume::AuthenticationSource;
+use contract::volume::{AuthenticationSource, attribute};
 use service::csi::controller_server::Controller;
 use service::csi::controller_service_capability::Rpc;
 use service::csi::controller_service_capability::rpc::Type;
@@ -26,6 +26,7 @@ use super::csi_request::{RequestError, check_capabilities, credentials, mount_fl
 use super::error::ProvisionError;
 use super::new_volume::NewVolume;
 use super::reclaim::delete_contents;
+use super::reclaim::volume::Contents;
 use super::s3::credentials::{Account, Credentials};
 use super::volume_id::VolumeId;
 use crate::slim::SlimVolume;
@@ -161,9 +162,24 @@ impl ControllerService {
         Ok(kubernetes.volume_with_handle(volume_id).await?)
     }
 
+    /// Of the Secret that the volume names, as for its deletion. The driver's keys are not for volumes that ask for their own.
+    async fn credentials_of_volume(
+        &self,
+        request: &ValidateVolumeCapabilitiesRequest,
+    ) -> Result<Credentials, RequestError> {
+        let volume = self.volume(&request.volume_id).await?;
+        let secret = volume.as_ref().and_then(Contents::of).and_then(|contents| contents.secret);
+        let source = request.volume_context.get(attribute::AUTHENTICATION_SOURCE);
+        let is_own = source.is_some_and(|source| source == <&str>::from(AuthenticationSource::Secret));
+        if secret.is_none() && is_own {
+            return Err(RequestError::KeysMissing(request.volume_id.clone()));
+        }
+        Ok(self.context.credentials(secret.as_ref()).await?)
+    }
+
     async fn validate(
         &self,
-        request: ValidateVolumeCapabilitiesRequest,
+        mut request: ValidateVolumeCapabilitiesRequest,
     ) -> Result<ValidateVolumeCapabilitiesResponse, RequestError> {
         if request.volume_id.is_empty() {
             return Err(RequestError::Id);
@@ -171,11 +187,12 @@ impl ControllerService {
         if request.volume_capabilities.is_empty() {
             return Err(RequestError::Capabilities);
         }
-        let missing = || RequestError::Missing(request.volume_id.clone());
+        let volume_id = request.volume_id.clone();
+        let missing = || RequestError::Missing(volume_id.clone());
         let id = VolumeId::parse(&request.volume_id).ok_or_else(missing)?;
-        let credentials = match credentials(request.secrets)? {
+        let credentials = match credentials(std::mem::take(&mut request.secrets))? {
             Some(credentials) => credentials,
-            None => self.context.credentials(None).await?,
+            None => self.credentials_of_volume(&request).await?,
         };
         let account = Account::new(credentials, request.volume_context.get(REGION).map(String::as_str));
         if !self.context.buckets.exists(&id, &account).await.map_err(ProvisionError::from)? {

@@ -4,8 +4,10 @@ use contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::{CustomResourceExt as _, ResourceExt as _};
-use s3_csi_tests::Stage;
+use s3_csi_tests::claims::LIMIT;
 use s3_csi_tests::controller::Controller;
+use s3_csi_tests::denial::Denial;
+use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::{Value, json};
 
 fn object(name: &str, spec: &Value) -> Value {
@@ -68,6 +70,39 @@ async fn the_controller_updates_the_definition_of_an_earlier_version() {
     assert_eq!(columns().await, current - 1);
     drop(Controller::start(&stage.here.client, &[]).await);
     assert_eq!(columns().await, current);
+}
+
+#[tokio::test]
+async fn an_update_of_the_definition_that_is_refused_is_tried_again() {
+    let _alone = s3_csi_tests::controller::none().await;
+    let stage = Stage::set("refused").await;
+    let definitions = stage.all::<CustomResourceDefinition>();
+    let name = MountpointS3PodAttachment::crd_name();
+    let columns = async || {
+        let versions = definitions.get(name).await.unwrap().spec.versions;
+        versions[0].additional_printer_columns.as_ref().map_or(0, Vec::len)
+    };
+    let current = columns().await;
+    let earlier = json!([{"op": "remove", "path": "/spec/versions/0/additionalPrinterColumns/0"}]);
+    let earlier = Patch::<()>::Json(serde_json::from_value(earlier).unwrap());
+    definitions.patch(name, &PatchParams::default(), &earlier).await.unwrap();
+    let rule = json!({
+        "apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["v1"], "operations": ["UPDATE"],
+        "resources": ["customresourcedefinitions"], "resourceNames": [name],
+    });
+    let label = Patch::Merge(json!({"metadata": {"labels": {"tried": "yes"}}}));
+    let tried = PatchParams { dry_run: true, ..PatchParams::default() };
+    let attempt = async || definitions.patch(name, &tried, &label).await;
+    let denial = Denial::of(&stage.here.client, format!("keep-{name}"), rule, attempt).await;
+    let controller = Controller::start(&stage.here.client, &[]).await;
+    controller.says("cannot update the definition of attachments").await;
+    assert_eq!(columns().await, current - 1);
+    denial.lift().await;
+    eventually("the definition is up to date", LIMIT, || async {
+        let columns = columns().await;
+        Seen::some((columns == current).then_some(()), columns)
+    })
+    .await;
 }
 
 #[tokio::test]

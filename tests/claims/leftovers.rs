@@ -4,16 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ::controller::provision::reclaim::volume::SECRET_MISSING_SINCE;
-use k8s_openapi::api::admissionregistration::v1::{
-    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
-};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::api::rbac::v1::RoleBinding;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use s3_csi_tests::account::{Account, CONTROLLER};
 use s3_csi_tests::claims::{LIMIT, Tenant, handle};
 use s3_csi_tests::controller::{self, Controller};
+use s3_csi_tests::denial::Denial;
 use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::right::granted;
 use s3_csi_tests::{Seen, eventually};
@@ -180,41 +178,15 @@ async fn a_class_may_let_whole_buckets_go_with_objects_and_unfinished_uploads() 
     drop(controller);
 }
 
-/// From now on, the API server refuses to delete this volume. Returns the name of the policy.
-async fn refuse_deletion(tenant: &Tenant, volume: &str) -> String {
-    let (client, post, name) = (&tenant.here.client, PostParams::default(), format!("keep-{volume}"));
+/// From now on, the API server refuses to delete this volume.
+async fn refuse_deletion(tenant: &Tenant, volume: &str) -> Denial {
     let rule = json!({
         "apiGroups": [""], "apiVersions": ["v1"], "operations": ["DELETE"], "resources": ["persistentvolumes"],
         "resourceNames": [volume],
     });
-    let policy = json!({
-        "metadata": {"name": name},
-        "spec": {
-            "matchConstraints": {"resourceRules": [rule]},
-            "validations": [{"expression": "false", "message": "it stays"}],
-        },
-    });
-    let binding = json!({
-        "metadata": {"name": name}, "spec": {"policyName": name, "validationActions": ["Deny"]},
-    });
-    let policies = Api::<ValidatingAdmissionPolicy>::all(client.clone());
-    policies.create(&post, &serde_json::from_value(policy).unwrap()).await.unwrap();
-    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(client.clone());
-    bindings.create(&post, &serde_json::from_value(binding).unwrap()).await.unwrap();
     let tried = DeleteParams { dry_run: true, ..DeleteParams::default() };
-    eventually("the policy is in force", LIMIT, || async {
-        let refused = tenant.volumes().delete(volume, &tried).await.err();
-        Seen::some(refused.filter(|error| error.to_string().contains("it stays")).map(drop), "it is deleted")
-    })
-    .await;
-    name
-}
-
-async fn permit_deletion(tenant: &Tenant, policy: &str) {
-    let policies = Api::<ValidatingAdmissionPolicy>::all(tenant.here.client.clone());
-    policies.delete(policy, &DeleteParams::default()).await.unwrap();
-    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(tenant.here.client.clone());
-    bindings.delete(policy, &DeleteParams::default()).await.unwrap();
+    let attempt = async || tenant.volumes().delete(volume, &tried).await;
+    Denial::of(&tenant.here.client, format!("keep-{volume}"), rule, attempt).await
 }
 
 #[tokio::test]
@@ -230,7 +202,7 @@ async fn a_bucket_with_unfinished_uploads_is_kept_once_and_for_all() {
     tenant.claim("data", "plain").await;
     let volume = tenant.bound("data").await;
     // Each attempt finds the bucket again.
-    let policy = refuse_deletion(&tenant, &volume.name_any()).await;
+    let denial = refuse_deletion(&tenant, &volume.name_any()).await;
     tenant.delete("data").await;
     eventually("the volume could not be deleted twice", LIMIT, || async {
         let seen = server.seen();
@@ -239,7 +211,7 @@ async fn a_bucket_with_unfinished_uploads_is_kept_once_and_for_all() {
     })
     .await;
     assert!(!controller.metrics().contains("buckets_kept_total{"), "its volume is there");
-    permit_deletion(&tenant, &policy).await;
+    denial.lift().await;
     tenant.volume_gone(&volume.name_any()).await;
     let words = ["BucketKept:", &handle(&volume), "has unfinished uploads", "deletionPolicy"];
     tenant.has_event(&volume.name_any(), &words).await;

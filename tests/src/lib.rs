@@ -11,6 +11,7 @@ pub mod chart;
 pub mod claims;
 pub mod controller;
 pub mod csi;
+pub mod denial;
 #[cfg(test)]
 mod documented;
 pub mod driver_pods;

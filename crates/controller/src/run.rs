@@ -118,7 +118,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         moves_on_upgrade: flags.move_on_upgrade,
     });
 
-    definition::update(&client).await;
+    // It goes on in the background if the API server does not take it now.
+    let _ = tokio::time::timeout(API_TIMEOUT, tokio::spawn(definition::update(client.clone()))).await;
     tokio::select! {
         () = watches::start(&client, &flags, &caches, &sink) => {}
         () = stop.cancelled() => return Ok(()),
@@ -129,6 +130,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
 
     if !flags.leader_election {
         lead(&reconciler, &caches, stop).await;
+        tracing::info!("stopped");
         return Ok(());
     }
     let tenure = Arc::new(Tenure {
@@ -137,7 +139,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         identity: identity().map_err(|error| RunError::Election(error.to_string()))?,
         duration: Duration::from_secs(LEASE_SECONDS),
     });
-    let manager = LeaseManagerBuilder::new(client, LEASE)
+    let manager = LeaseManagerBuilder::new(client.clone(), LEASE)
         .with_namespace(&flags.lease_namespace)
         .with_identity(&tenure.identity)
         .with_duration(LEASE_SECONDS)
@@ -154,10 +156,15 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             },
             () = stop.cancelled() => break,
         };
+        tokio::spawn(definition::update(client.clone()));
         caches.world.lock().sole_writer_from = Some(Instant::now() + SOLE_WRITER_AFTER);
         lead(&reconciler, &caches, tenure.over(leads.clone(), until, &stop)).await;
         caches.world.lock().sole_writer_from = None;
+        if !stop.is_cancelled() {
+            tracing::info!("lost leadership");
+        }
     }
+    tracing::info!("stopped");
     // Dropping the channel gives the lease back, so that a successor that starts now need not wait.
     drop(leads);
     match task.await {
@@ -234,7 +241,6 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     reconciler.metrics.leader.set(0);
     reconciler.metrics.queues.clear();
     reconciler.metrics.retries.clear();
-    tracing::info!("lost leadership");
 }
 
 /// The host name, which is the pod's name, and a UUID, so that a restarted container has another identity.

@@ -54,7 +54,7 @@ pub enum OptionError {
     Repeated(MountOption),
     #[error("mount options `{0}` and `{1}` are mutually exclusive: remove one")]
     Exclusive(MountOption, MountOption),
-    #[error("mount option `{0}` has no effect without `{1}`: add that, or remove it")]
+    #[error("mount option `{0}` has no effect without `{1}`: add `{1}`, or remove `{0}`")]
     Needs(MountOption, MountOption),
     #[error(
         "mount option `sse-kms-key-id` cannot be used with `sse=AES256`: use `sse=aws:kms`, or remove the key"

@@ -12,7 +12,7 @@ use crate::volume::{Volume, VolumeError, attribute, place_cache};
 const ENVIRONMENT: &[&str] = &[attribute::HTTPS_PROXY, attribute::NO_PROXY];
 /// Limits the attempts of the AWS client.
 const ATTEMPTS_VARIABLE: &str = "AWS_MAX_ATTEMPTS";
-/// Stands for the bucket while a class is checked, which has none yet.
+/// Placeholder for the bucket while a class is checked.
 const ANY_BUCKET: &str = "any";
 
 /// Everything that the attributes and mount options of a volume say, checked.

@@ -69,7 +69,7 @@ where
     K::Object: Resource + DeserializeOwned,
 {
     let (filled, is_filled) = oneshot::channel();
-    // The back-off keeps a missing right or a missing definition from becoming a storm of requests.
+    // The backoff keeps a missing right or a missing definition from becoming a storm of requests.
     let events = follow::follow(api, selection).default_backoff();
     tokio::spawn(absorb::<K>(events, caches.clone(), Arc::clone(sink), filled));
     is_filled

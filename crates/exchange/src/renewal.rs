@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
-/// Keys are renewed so long before they expire, so that a server that is away for minutes harms nothing. Amazon's live for an
-/// hour, and never less than 15 minutes.
+/// How long before their expiry keys are renewed, so that minutes without the server do no harm. Amazon's live for an hour,
+/// and never less than 15 minutes.
 const MARGIN: Duration = Duration::from_mins(5);
 
 /// When keys that were obtained `now` are to be renewed.

@@ -1,4 +1,4 @@
-//! What both services need: logs, probes, metrics, watches, Events, back-off, the gRPC interfaces and a graceful stop.
+//! What both services need: logs, probes, metrics, watches, Events, backoff, the gRPC interfaces and a graceful stop.
 
 pub mod backoff;
 mod cut;

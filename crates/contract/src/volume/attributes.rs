@@ -75,7 +75,7 @@ pub enum VolumeError {
         "the mount option `cache` and the volume attribute `cache` are both set; remove the mount option"
     )]
     CacheTwice,
-    #[error("volume attribute `{0}` has no effect without `cache: {1}`: add that, or remove it")]
+    #[error("volume attribute `{0}` has no effect without `cache: {1}`: add `cache: {1}`, or remove `{0}`")]
     CacheUnused(&'static str, &'static str),
     #[error("invalid `cacheEmptyDirMedium` \"{0}\": set `Memory`, or remove it")]
     CacheMedium(String),

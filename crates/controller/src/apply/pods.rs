@@ -39,7 +39,7 @@ impl Writer {
         metadata["resourceVersion"] = json!(resource_version.to_string());
         let patch = Patch::Merge(json!({"metadata": metadata}));
         match answer(self.pods.patch(name, &PatchParams::default(), &patch)).await {
-            // Also what a webhook does not allow: the volume then goes the usual way, which may be allowed.
+            // A webhook may deny the claim, too; the volume then gets a new pod.
             Err(Failure { cause, message }) if cause != Cause::Unavailable => {
                 Err(Failure { cause: Cause::Conflict, message })
             }

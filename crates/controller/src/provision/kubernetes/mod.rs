@@ -133,7 +133,7 @@ impl Kubernetes {
         }
     }
 
-    /// With its finalizer.
+    /// Deletes the volume, then removes its finalizer.
     pub async fn delete_volume(&self, volume: &SlimVolume) -> Result<(), ApiError> {
         if volume.metadata.deletion_timestamp.is_none() {
             let preconditions = Preconditions { uid: volume.uid(), resource_version: None };

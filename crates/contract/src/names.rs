@@ -81,6 +81,21 @@ pub mod annotation {
     pub const HEADROOM_FOR: &str = "s3.csi.scality.com/headroom-for";
 }
 
+/// Whether a namespace may have this name.
+pub fn is_namespace_name(text: &str) -> bool {
+    text.len() <= 63 && is_plain(text)
+}
+
+/// Whether most other objects may have this name.
+pub fn is_object_name(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_plain)
+}
+
+fn is_plain(text: &str) -> bool {
+    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    text.starts_with(edge) && text.ends_with(edge) && text.chars().all(|c| edge(c) || c == '-')
+}
+
 /// `mp-<sha224>` of the workload that a Mountpoint Pod is created for.
 pub fn mountpoint_pod(workload_uid: &str, volume_name: &str) -> String {
     let hash = Sha224::new().chain_update(workload_uid).chain_update(volume_name).finalize();
@@ -181,5 +196,25 @@ mod tests {
             source_on_node(kubelet, "mp-1"),
             Path::new("/var/lib/kubelet/plugins/s3.csi.scality.com/mnt/mp-1")
         );
+    }
+
+    #[test]
+    fn names_are_those_that_the_api_server_accepts() {
+        let long = "a".repeat(63);
+        for (name, namespace, object) in [
+            ("tenant-1", true, true),
+            (&long, true, true),
+            (&format!("{long}a"), false, true),
+            ("a.b", false, true),
+            (&format!("{long}.{long}.{long}.{long}"), false, false),
+            ("", false, false),
+            ("a..b", false, false),
+            ("-a", false, false),
+            ("a-", false, false),
+            ("A", false, false),
+            ("a_b", false, false),
+        ] {
+            assert_eq!((is_namespace_name(name), is_object_name(name)), (namespace, object), "{name}");
+        }
     }
 }

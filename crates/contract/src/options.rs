@@ -1,5 +1,5 @@
-//! Which mount options are valid together. The mount process reads them by the same table, so that a volume it would refuse is
-//! refused before anything is started.
+//! Which mount options are valid together, so that a volume that the mount process would refuse is refused before anything is
+//! started. The mount process has these rules again, as those of its flags; its tests compare the two.
 
 use thiserror::Error;
 

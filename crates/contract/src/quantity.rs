@@ -26,7 +26,6 @@ impl Quantity {
         Some(Self { written: text.to_owned(), thousandths })
     }
 
-    /// A number of bytes.
     pub fn mebibytes(count: u128) -> Self {
         Self { written: format!("{count}Mi"), thousandths: count.saturating_mul(1000 << 20) }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Parser;
-use contract::names::MOUNTPOINT_NAMESPACE;
+use contract::names::{MOUNTPOINT_NAMESPACE, is_namespace_name};
 use contract::quantity::Quantity;
 use service::driver_identity::IdentityFlags;
 use service::logs::LogFlags;
@@ -213,12 +213,7 @@ fn filled(text: &str) -> Result<String, String> {
 }
 
 fn name(text: &str) -> Result<String, String> {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let legal = text.starts_with(edge)
-        && text.ends_with(edge)
-        && text.chars().all(|c| edge(c) || c == '-')
-        && text.len() < 64;
-    legal
+    is_namespace_name(text)
         .then(|| text.to_owned())
         .ok_or_else(|| "is not the name of a namespace: lower-case letters, digits and dashes".to_owned())
 }

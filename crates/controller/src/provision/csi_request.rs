@@ -8,6 +8,7 @@ use service::csi::volume_capability::access_mode::Mode;
 use thiserror::Error;
 use tonic::{Code, Status};
 
+use super::claims::claim::Unsupported;
 use super::class::parameters::ClassError;
 use super::error::ProvisionError;
 use super::s3::credentials::Credentials;
@@ -26,10 +27,8 @@ pub(super) enum RequestError {
     Unsupported(String),
     #[error("invalid capacity: {required} bytes required, at most {limit} bytes allowed")]
     Capacity { required: i64, limit: i64 },
-    #[error("a bucket cannot be created from a snapshot or a volume: remove the claim's `dataSource`")]
-    Source,
-    #[error("volumes cannot be modified: remove the claim's `volumeAttributesClassName`")]
-    Mutable,
+    #[error(transparent)]
+    Claim(Unsupported),
     #[error("invalid StorageClass: {0}")]
     Class(#[from] ClassError),
     #[error(
@@ -69,8 +68,7 @@ impl From<RequestError> for Status {
             | RequestError::Capabilities
             | RequestError::AccessMode
             | RequestError::Unsupported(_)
-            | RequestError::Source
-            | RequestError::Mutable
+            | RequestError::Claim(_)
             | RequestError::Class(_)
             | RequestError::Prefix
             | RequestError::Region(_) => Code::InvalidArgument,
@@ -109,8 +107,7 @@ pub(super) fn check_capabilities(capabilities: &[VolumeCapability]) -> Result<()
     for capability in capabilities {
         match &capability.access_type {
             Some(AccessType::Block(_)) => {
-                let message = "block volumes are not supported: use `volumeMode: Filesystem`";
-                return Err(RequestError::Unsupported(message.to_owned()));
+                return Err(RequestError::Unsupported(Unsupported::Block.to_string()));
             }
             Some(AccessType::Mount(_)) => {}
             None => return Err(RequestError::Capabilities),

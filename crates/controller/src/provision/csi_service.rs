@@ -19,6 +19,7 @@ use tonic::{Request, Response, Status};
 
 use super::bucket::DeleteOutcome;
 use super::claims::account::BucketAccount;
+use super::claims::claim::Unsupported;
 use super::class::parameters::{CLAIM_NAME, CLAIM_NAMESPACE, ClassParameters, REGION};
 use super::context::Context;
 use super::created_volumes::{CreatedVolumes, CreatedWith};
@@ -60,10 +61,10 @@ impl ControllerService {
             return Err(RequestError::Capacity { required, limit });
         }
         if request.volume_content_source.is_some() {
-            return Err(RequestError::Source);
+            return Err(RequestError::Claim(Unsupported::Source));
         }
         if !request.mutable_parameters.is_empty() {
-            return Err(RequestError::Mutable);
+            return Err(RequestError::Claim(Unsupported::AttributesClass));
         }
         let parameters: BTreeMap<String, String> = request.parameters.into_iter().collect();
         let options: Vec<String> =

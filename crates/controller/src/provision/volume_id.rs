@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use contract::names::DRIVER;
+use contract::names::{DRIVER, is_namespace_name};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 use uuid::Uuid;
 
@@ -72,6 +72,14 @@ impl VolumeId {
         }
     }
 
+    /// For messages.
+    pub fn place(&self) -> String {
+        match self {
+            Self::Bucket(bucket) => place(bucket, None),
+            Self::Prefix { bucket, prefix, .. } => place(bucket, Some(prefix)),
+        }
+    }
+
     pub fn bucket_name(&self) -> &str {
         match self {
             Self::Bucket(bucket) | Self::Prefix { bucket, .. } => bucket,
@@ -90,6 +98,14 @@ impl fmt::Display for VolumeId {
     }
 }
 
+/// For messages: the prefix of the bucket, or all of it.
+pub fn place(bucket: &str, prefix: Option<&Prefix>) -> String {
+    match prefix {
+        Some(prefix) => format!("prefix `{}` of bucket `{bucket}`", prefix.as_str()),
+        None => format!("bucket `{bucket}`"),
+    }
+}
+
 fn uuid_of(name: &str) -> Uuid {
     let ours = Uuid::new_v5(&Uuid::NAMESPACE_DNS, DRIVER.as_bytes());
     Uuid::new_v5(&ours, name.as_bytes())
@@ -103,11 +119,7 @@ fn own_uuid(text: &str) -> Option<Uuid> {
 
 /// Lower-case letters, digits and dashes. No dots: they break certificates of virtual hosts.
 pub fn is_name_prefix(text: &str) -> bool {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    (1..=LONGEST_NAME_PREFIX).contains(&text.len())
-        && text.starts_with(edge)
-        && text.ends_with(edge)
-        && text.chars().all(|c| edge(c) || c == '-')
+    text.len() <= LONGEST_NAME_PREFIX && is_namespace_name(text)
 }
 
 /// For admission policies: matches whatever [`is_name_prefix`] accepts, with dashes at the end, which classes may have.

@@ -9,6 +9,7 @@ use super::error::BucketError;
 use crate::provision::class::prefix::Prefix;
 use crate::provision::s3::client::{S3Client, list_carries};
 use crate::provision::s3::credentials::Account;
+use crate::provision::volume_id::place;
 
 /// What S3 lists and deletes with one request.
 const BATCH: usize = 1000;
@@ -122,10 +123,7 @@ fn check_deletable(
     keys: &[String],
     before: Option<&String>,
 ) -> Result<(), BucketError> {
-    let (endpoint, place) = (endpoint.to_owned(), || match prefix {
-        Some(prefix) => format!("prefix `{}` of bucket `{bucket}`", prefix.as_str()),
-        None => format!("bucket `{bucket}`"),
-    });
+    let (endpoint, place) = (endpoint.to_owned(), || place(bucket, prefix));
     // A server that ignores prefixes would list the whole bucket.
     if let Some(key) = keys.iter().find(|key| !prefix.is_none_or(|prefix| prefix.contains(key))) {
         return Err(BucketError::Outside { endpoint, place: place(), key: key.clone() });

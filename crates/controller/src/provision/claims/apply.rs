@@ -7,7 +7,6 @@ use super::claim_context::ClaimContext;
 use super::plan::{Next, Plan, Recovery, Step, recover};
 use crate::provision::bucket::DeleteOutcome;
 use crate::provision::error::ProvisionError;
-use crate::provision::reclaim::plan::describe;
 use crate::provision::volume_id::DeletionPolicy;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +88,7 @@ impl Execute for ClaimSteps<'_> {
                     "cleaned up bucket of claim"
                 );
                 if let DeleteOutcome::Kept(kept) = outcome {
-                    let note = kept.note(&describe(id), endpoint);
+                    let note = kept.note(&id.place(), endpoint);
                     context.events.publish(claim.reference(), kept.event_reason(), note);
                 }
             }

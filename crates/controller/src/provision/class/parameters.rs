@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use contract::arguments::Arguments;
+use contract::names::{is_namespace_name, is_object_name};
 use contract::options::MountOption;
 use contract::s3::{REGIONS, is_region};
 use contract::volume::{AuthenticationSource, VolumeError, attribute};
@@ -131,28 +132,15 @@ pub struct SecretRef {
 impl SecretTemplate {
     pub fn resolve(&self, subject: &Subject<'_>) -> Result<SecretRef, ClassError> {
         let name = self.name.resolve(subject)?;
-        if !is_subdomain(&name) {
+        if !is_object_name(&name) {
             return Err(ClassError::Name(self.keys.0, name, "Secret"));
         }
         let namespace = self.namespace.resolve(subject)?;
-        if !is_namespace(&namespace) {
+        if !is_namespace_name(&namespace) {
             return Err(ClassError::Name(self.keys.1, namespace, "namespace"));
         }
         Ok(SecretRef { namespace, name })
     }
-}
-
-fn is_namespace(text: &str) -> bool {
-    is_subdomain(text) && !text.contains('.') && text.len() <= 63
-}
-
-/// The rule of the API server for most names.
-fn is_subdomain(text: &str) -> bool {
-    let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-    let label = |label: &str| {
-        label.starts_with(edge) && label.ends_with(edge) && label.chars().all(|c| edge(c) || c == '-')
-    };
-    text.len() <= 253 && text.split('.').all(label)
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use kube::ResourceExt;
 
-use super::plan::{Step, describe};
+use super::plan::Step;
 use super::volume::reference;
 use crate::provision::bucket::{DeleteOutcome, Kept};
 use crate::provision::context::Context;
@@ -25,7 +25,7 @@ pub(super) async fn apply(
                     DeleteOutcome::Incomplete => break,
                     DeleteOutcome::Deleted => tracing::info!(volume_id = %id, "deleted bucket or prefix"),
                     DeleteOutcome::Kept(kept) => {
-                        report(context, volume, kept, kept.note(&describe(&id), &endpoint));
+                        report(context, volume, kept, kept.note(&id.place(), &endpoint));
                         reported = Some(kept.into());
                     }
                     DeleteOutcome::Retained => {}

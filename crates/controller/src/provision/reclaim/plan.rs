@@ -78,22 +78,13 @@ pub fn delete_contents(id: Option<&VolumeId>, volume: Option<&SlimVolume>, obser
         Some(Err(ProvisionError::SecretMissing(secret) | ProvisionError::SecretForbidden(secret))) => {
             let until = secret_deadline(since.unwrap_or(now));
             if now >= until {
-                return vec![Kept::SecretMissing(secret).report(&describe(id), &endpoint)];
+                return vec![Kept::SecretMissing(secret).report(&id.place(), &endpoint)];
             }
             let record = since.is_none().then_some(Step::RecordMissingSecret(Some(now)));
             let wait = ProvisionError::AwaitingSecret { secret, volume: id.to_string(), until };
             record.into_iter().chain([Step::Fail(wait)]).collect()
         }
         Some(Err(error)) => vec![Step::Fail(error)],
-    }
-}
-
-pub fn describe(id: &VolumeId) -> String {
-    match id {
-        VolumeId::Bucket(bucket) => format!("bucket `{bucket}`"),
-        VolumeId::Prefix { bucket, prefix, .. } => {
-            format!("prefix `{}` of bucket `{bucket}`", prefix.as_str())
-        }
     }
 }
 
@@ -140,7 +131,7 @@ mod tests {
         let id = VolumeId::bucket("pvc-1", None);
         let secret = SecretRef { namespace: "ns".to_owned(), name: "keys".to_owned() };
         for reason in [Kept::NotEmpty, Kept::UnfinishedUploads, Kept::NotOurs, Kept::SecretMissing(secret)] {
-            let note = reason.note(&describe(&id), "http://s3.test");
+            let note = reason.note(&id.place(), "http://s3.test");
             assert!(note.contains(&id.to_string()), "{note}");
         }
     }

@@ -80,7 +80,7 @@ impl Cluster {
                     let deleted = self.delete_bucket(id.bucket_name(), account.access_key_id(), answer);
                     let Ok(outcome) = deleted else { return };
                     if let DeleteOutcome::Kept(kept) = outcome {
-                        self.notes.push(kept.note(&reclaim::describe(&id), "http://s3.test"));
+                        self.notes.push(kept.note(&id.place(), "http://s3.test"));
                     }
                 }
                 reclaim::Step::ReportKept { note, .. } => self.notes.push(note),
@@ -163,7 +163,7 @@ impl Executor<'_> {
                 let outcome =
                     cluster.delete_bucket(id.bucket_name(), account.access_key_id(), self.answer)?;
                 if let DeleteOutcome::Kept(kept) = outcome {
-                    cluster.notes.push(kept.note(&reclaim::describe(id), "http://s3.test"));
+                    cluster.notes.push(kept.note(&id.place(), "http://s3.test"));
                 }
             }
             plan::Step::RemoveFinalizer => {

@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, statat};
 use s3_csi_tests::faulty::{Fault, Faulty};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
@@ -73,4 +73,47 @@ fn a_listing_that_is_late_does_not_separate_a_file_from_its_writer() {
     assert_eq!(within("its size", LIMIT, move || file.metadata().unwrap().len()), 13);
     assert_eq!(client.get("late-listing", "log").unwrap(), b"one two three");
     assert_eq!(served.read("log").unwrap(), b"one two three");
+}
+
+fn read_by_name(served: &Served, folder: &str, files: usize) {
+    for number in 0..files {
+        assert_eq!(served.read(&format!("{folder}/{number}")).unwrap(), b"content");
+    }
+}
+
+/// Where a lookup and a read take three requests, and a page serves all lookups until the TTL is over.
+#[test]
+fn a_folder_that_is_read_by_name_is_listed_with_a_ttl_or_a_cache_too() {
+    const FILES: usize = 60;
+    let cache = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let cache = format!("--cache={}", cache.path().display());
+    for (bucket, argument) in [("listed-ttl", "--metadata-ttl=3600"), ("listed-cache", cache.as_str())] {
+        let (client, _pod, served, relay) = relayed(bucket, &[argument]);
+        let mut attempt = 0;
+        eventually("two requests for some of the files, and none for most of them", || {
+            attempt += 1;
+            // What is known of the last one is still believed.
+            let folder = format!("folder-{attempt}");
+            for number in 0..FILES {
+                client.put(bucket, &format!("{folder}/{number}"), b"content").unwrap();
+            }
+            let before = relay.requests().len();
+            read_by_name(&served, &folder, FILES);
+            relay.requests().len() - before < 2 * FILES
+        });
+    }
+}
+
+#[test]
+fn a_folder_is_not_listed_where_each_lookup_asks_the_server() {
+    const FILES: usize = 60;
+    let (client, _pod, served, relay) = relayed("listed-minimal", &["--metadata-ttl=minimal"]);
+    for number in 0..FILES {
+        client.put("listed-minimal", &format!("folder/{number}"), b"content").unwrap();
+    }
+    read_by_name(&served, "folder", FILES);
+    let requests = relay.requests();
+    assert!(requests.len() >= 3 * FILES, "{}", requests.len());
+    assert!(!requests.iter().any(|request| request.contains("max-keys=1000")), "{requests:?}");
 }

@@ -218,16 +218,22 @@ fn a_listing_that_is_read_slowly_hides_no_change() {
     assert_eq!((length("folder/597"), length("folder/598"), length("folder/599")), (Some(1), Some(2), None));
 }
 
-/// The server had answered before, and the answer arrives later.
+/// The server had answered before, and the answer arrives later. With a TTL it would be believed for that long.
 #[test]
 fn a_listing_that_is_under_way_hides_nothing_that_is_done_here() {
-    let client = bucket(ALICE, "under-way");
+    for (bucket, ttl) in [("under-way", &[][..]), ("under-way-ttl", &["--metadata-ttl=3600"])] {
+        done_here_while_a_listing_is_under_way(bucket, ttl);
+    }
+}
+
+fn done_here_while_a_listing_is_under_way(name: &str, ttl: &[&str]) {
+    let client = bucket(ALICE, name);
     let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
     let pod = MountpointPod::start();
-    let request = pod.request(ALICE, "under-way", &["--allow-overwrite", "--allow-delete"]);
+    let request = pod.request(ALICE, name, &[&["--allow-overwrite", "--allow-delete"], ttl].concat());
     let served = pod.mount(&with(request, "AWS_ENDPOINT_URL", &faulty.url())).unwrap();
-    for name in ["deleted", "other", "written"] {
-        client.put("under-way", &format!("folder/{name}"), b"1").unwrap();
+    for file in ["deleted", "other", "written"] {
+        client.put(name, &format!("folder/{file}"), b"1").unwrap();
     }
     served.touch("folder", |path| fs::metadata(path).map(drop)).unwrap();
     let is_listing = |line: &str| line.contains("max-keys=1000");

@@ -27,9 +27,7 @@ const BLOCK: usize = SMALL_BUFFER;
 
 /// The folder of the cache, emptied: its contents belong to a process that ended.
 pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
-    let Some(parent) = options.cache.as_deref().filter(|_| options.max_cache_size != Some(0)) else {
-        return Ok(None);
-    };
+    let Some(parent) = options.cache_folder() else { return Ok(None) };
     let unusable = |error: &dyn std::fmt::Display| {
         let message = format!(
             "cannot write to the cache folder {}: {error}; configure a cache for the volume",

@@ -20,18 +20,21 @@ use time::OffsetDateTime;
 use crate::changes::Changes;
 use crate::client::Client;
 use crate::journal::Version;
-use crate::listings::{Answer, Answered, renew};
+use crate::listed::{Answer, Answered};
+use crate::listings::renew;
 use crate::numbers::{Entry, Meaning, Numbers};
 use crate::opening::confirm_name;
-use crate::outdated::{KNOWN_FOR, Outdated};
+use crate::outdated::Outdated;
 use crate::uploads::{ReadObject, Uploads};
 
 pub(crate) struct Inodes<M> {
     library: M,
     uploads: Arc<Uploads>,
     client: Client,
-    /// Whether what is known about a file must be confirmed when it is opened, because it is kept longer than the library
-    /// would without `metadata-ttl`.
+    /// How long what is known about a file answers for other lookups. `None` if each of these asks the server.
+    known_for: Option<Duration>,
+    /// Whether it must be confirmed when the file is opened, because it is kept longer than the library would without
+    /// `metadata-ttl`.
     confirms: bool,
     numbers: Arc<Numbers>,
     /// Directories that are being listed, by handle.
@@ -41,23 +44,28 @@ pub(crate) struct Inodes<M> {
 }
 
 impl<M: Metablock> Inodes<M> {
-    pub(crate) fn new(library: M, client: Client, confirms: bool, numbers: Arc<Numbers>) -> Self {
-        let (uploads, listed) = (client.uploads(), Mutex::default());
-        let (outdated, changes) = (Outdated::default(), Changes::default());
-        Self { library, uploads, client, confirms, numbers, listed, outdated, changes }
+    pub(crate) fn new(
+        library: M,
+        client: Client,
+        known_for: Option<Duration>,
+        confirms: bool,
+        numbers: Arc<Numbers>,
+    ) -> Self {
+        let (uploads, listed, changes) = (client.uploads(), Mutex::default(), Changes::default());
+        let outdated = Outdated::new(known_for.unwrap_or_default());
+        Self { library, uploads, client, known_for, confirms, numbers, listed, outdated, changes }
     }
 
     fn listed(&self) -> MutexGuard<'_, HashMap<u64, Answered>> {
         self.listed.lock()
     }
 
-    /// Renews what the library knows of a name if that is older than [`KNOWN_FOR`], with a page of a listing where that costs
-    /// less.
-    async fn renew(&self, directory: InodeNo, name: &str) -> Result<(), InodeError> {
+    /// Renews what the library knows of a name if that is older than `known_for`, with a page of a listing where that costs less.
+    async fn renew(&self, directory: InodeNo, name: &str, known_for: Duration) -> Result<(), InodeError> {
         let outdated = || self.outdated.listed_at(directory, name, Instant::now());
         let listed_at = outdated();
         let listings = self.client.listings();
-        if let Some(due) = listings.and_then(|it| it.due(directory, name, KNOWN_FOR, listed_at)) {
+        if let Some(due) = listings.and_then(|it| it.due(directory, name, known_for, listed_at)) {
             let learned = |name: &str, answered: &Answered| {
                 self.note_listed(directory, name, answered);
             };
@@ -75,7 +83,7 @@ impl<M: Metablock> Inodes<M> {
     /// The library has learned of a name from the answer to a listing. Returns how long that may be believed, if not as long
     /// as the library says.
     fn note_listed(&self, folder: InodeNo, name: &str, answered: &Answered) -> Option<Duration> {
-        let Answer { asked, answered, prefix } = answered.get().filter(|_| self.confirms)?;
+        let Answer { asked, answered, prefix } = answered.get().filter(|_| self.known_for.is_some())?;
         let has_changed = self.changes.is_changed_since(&format!("{prefix}{name}"), asked);
         Some(self.outdated.note(folder, name, answered, has_changed, Instant::now()))
     }

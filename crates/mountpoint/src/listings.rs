@@ -2,28 +2,32 @@
 //! the listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
 //! there is to know about up to a thousand files, where each lookup takes two.
 
-use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mountpoint_s3_client::types::ListObjectsResult;
-use mountpoint_s3_fs::metablock::{AddDirEntryResult, InodeError, Metablock};
+use mountpoint_s3_fs::metablock::{InodeError, Metablock};
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::scoped::scoped;
+use crate::listed::{Answered, Listed, Part, list_part};
+use crate::outdated::KNOWN_FOR;
 
 /// At most this many pages are remembered: those of a hundred thousand files, with some hundred bytes for each page.
 const PAGES: usize = 100;
 /// Names found on a page after which a request for all of it costs less than more lookups: a page takes the server longer
 /// than a lookup.
 const WORTH_A_PAGE: usize = 16;
+/// How close to each other that many names of an unknown page must be found. Programs that open a file now and then gain nothing
+/// by pages that are kept for as long as this.
+const CLOSE: Duration = KNOWN_FOR;
+/// The same for names of a known page, in times that a page is kept: while a program goes on, what it finds on a page that is
+/// still kept counts, too.
+const CLOSE_ON_A_PAGE: u32 = 2;
 /// Lookups alone lead to at most this many pages of a folder. Names in a folder of more than ten thousand files are rarely
 /// looked up so close to each other that a page, which is kept for less than a second, serves several of them.
 const PAGES_BY_NAME: usize = 10;
-/// At most this many names are on such pages in all folders. The library remembers each with some hundred bytes as long as
-/// its folder, even if no program asks for it.
+/// At most this many names are on such pages of all folders that the library knows. It remembers each with some hundred bytes as
+/// long as its folder, even if no program asks for it.
 const LEARNED: usize = 100_000;
 
 #[derive(Debug, Default)]
@@ -34,14 +38,29 @@ struct State {
     pages: VecDeque<Page>,
     /// By folder: files that were found one by one, because no page has them.
     found: HashMap<u64, Found>,
-    /// Names on pages that lookups alone have led to.
-    learned: usize,
+    /// By folder: names on pages that lookups alone have led to.
+    learned: HashMap<u64, usize>,
 }
 
+/// Files that lookups have found.
 #[derive(Debug)]
 struct Found {
     files: usize,
     since: Instant,
+}
+
+impl Found {
+    fn none() -> Self {
+        Self { files: 0, since: Instant::now() }
+    }
+
+    /// Counts from the beginning if it began longer ago than that.
+    fn add(&mut self, within: Duration) {
+        if self.since.elapsed() >= within {
+            *self = Self::none();
+        }
+        self.files += 1;
+    }
 }
 
 #[derive(Debug)]
@@ -56,8 +75,8 @@ struct Page {
     first: String,
     last: String,
     asked: Instant,
-    /// Lookups that have found a name on it since then.
-    found: usize,
+    /// Names on it, since then at most.
+    found: Found,
 }
 
 /// A page that is worth a request.
@@ -65,90 +84,6 @@ struct Page {
 pub(crate) struct Due {
     folder: u64,
     token: Option<String>,
-}
-
-/// The folder that is being listed.
-#[derive(Clone, Debug)]
-pub(crate) struct Listed {
-    folder: u64,
-    part: Part,
-    answered: Answered,
-}
-
-/// What is listed of a folder.
-#[derive(Clone, Debug)]
-enum Part {
-    Everything,
-    /// The page with this continuation token.
-    Page(Option<String>),
-    /// This name.
-    Name(String),
-}
-
-/// The answer whose entries a listing returns, once there is one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Answered(Arc<Mutex<Option<Answer>>>);
-
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) asked: Instant,
-    pub(crate) answered: Instant,
-    /// The prefix of the keys.
-    pub(crate) prefix: Arc<str>,
-}
-
-impl Answered {
-    pub(crate) fn get(&self) -> Option<Answer> {
-        self.0.lock().clone()
-    }
-
-    fn set(&self, answer: Answer) {
-        *self.0.lock() = Some(answer);
-    }
-}
-
-thread_local! {
-    static LISTED: RefCell<Option<Listed>> = const { RefCell::new(None) };
-}
-
-/// Lists a folder through the library.
-pub(crate) async fn listing<T>(folder: u64, answered: Answered, list: impl Future<Output = T>) -> T {
-    scoped(&LISTED, &Listed { folder, part: Part::Everything, answered }, list).await
-}
-
-/// Inside of [`listing`], the folder.
-pub(crate) fn listed() -> Option<Listed> {
-    LISTED.with_borrow(Clone::clone)
-}
-
-impl Listed {
-    /// The token of the request, where the library wants the page of another one or the first.
-    pub(crate) fn token<'a>(&'a self, wanted: Option<&'a str>) -> Option<&'a str> {
-        let Part::Page(token) = &self.part else { return wanted };
-        wanted.or(token.as_deref())
-    }
-
-    /// The prefix of the keys that are asked for, of those with the prefix of the folder.
-    pub(crate) fn prefix<'a>(&self, folder: &'a str) -> Cow<'a, str> {
-        match &self.part {
-            Part::Name(name) => Cow::Owned(format!("{folder}{name}")),
-            Part::Everything | Part::Page(_) => Cow::Borrowed(folder),
-        }
-    }
-
-    /// Of what begins with a name, the name itself is the first.
-    pub(crate) fn max_keys(&self, wanted: usize) -> usize {
-        if matches!(self.part, Part::Name(_)) { 1 } else { wanted }
-    }
-
-    /// The library must not ask for the page after this one.
-    pub(crate) fn is_one_page(&self) -> bool {
-        !matches!(self.part, Part::Everything)
-    }
-
-    pub(crate) fn note_answer(&self, asked: Instant, prefix: &str) {
-        self.answered.set(Answer { asked, answered: Instant::now(), prefix: prefix.into() });
-    }
 }
 
 impl Listings {
@@ -164,18 +99,16 @@ impl Listings {
         page: &ListObjectsResult,
         asked: Instant,
     ) {
-        if matches!(listed.part, Part::Name(_)) {
-            return;
-        }
+        let Some(folder) = listed.folder_of_pages() else { return };
         let objects = page.objects.iter().map(|object| object.key.as_str());
         let folders = page.common_prefixes.iter().map(|folder| folder.trim_end_matches('/'));
         let names = objects.chain(folders).filter_map(|key| key.strip_prefix(prefix));
         let next = page.next_continuation_token.as_deref();
         let state = &mut *self.state();
         if listed.is_one_page() {
-            state.note_learned(listed.folder, token, names.clone().count());
+            state.note_learned(folder, token, names.clone().count());
         }
-        state.note_names(listed.folder, (token, next), names, asked);
+        state.note_names(folder, (token, next), names, asked);
     }
 
     /// The page that this lookup makes worth a request, if what it says is older than `kept`, or than an outdated listing.
@@ -188,32 +121,37 @@ impl Listings {
     ) -> Option<Due> {
         let state = &mut *self.state();
         let Some(page) = state.page_of(folder, name) else {
-            return state.next_page(folder, kept);
+            return state.next_page(folder);
         };
-        let is_worth_it = page.found >= WORTH_A_PAGE && page.asked.elapsed() >= kept;
+        let is_worth_it = page.found.files >= WORTH_A_PAGE && page.asked.elapsed() >= kept;
         if !is_worth_it && outdated.is_none_or(|listed_at| page.asked >= listed_at) {
             return None;
         }
         // Others that look up meanwhile do not ask for it, too.
-        (page.asked, page.found) = (Instant::now(), 0);
+        (page.asked, page.found) = (Instant::now(), Found::none());
         Some(Due { folder, token: page.token.clone() })
     }
 
-    /// A lookup has found this name. Programs that create files look up names that do not exist, and gain nothing by a page.
+    /// A lookup has found this name, and what a page says is kept for so long. Programs that create files look up names that do
+    /// not exist, and gain nothing by a page.
     pub(crate) fn note_found(&self, folder: u64, name: &str, kept: Duration) {
         let state = &mut *self.state();
         if let Some(page) = state.page_of(folder, name) {
-            page.found += 1;
+            page.found.add(kept.saturating_mul(CLOSE_ON_A_PAGE));
             return;
         }
         if state.found.len() >= PAGES {
-            state.found.retain(|_, found| found.since.elapsed() < kept);
+            state.found.retain(|_, found| found.since.elapsed() < CLOSE);
         }
-        let found = state.found.entry(folder).or_insert_with(|| Found { files: 0, since: Instant::now() });
-        if found.since.elapsed() >= kept {
-            *found = Found { files: 0, since: Instant::now() };
-        }
-        found.files += 1;
+        state.found.entry(folder).or_insert_with(Found::none).add(CLOSE);
+    }
+
+    /// The library has forgotten the folder, and the names in it.
+    pub(crate) fn forget(&self, folder: u64) {
+        let state = &mut *self.state();
+        state.learned.remove(&folder);
+        state.found.remove(&folder);
+        state.pages.retain(|page| page.folder != folder);
     }
 }
 
@@ -232,14 +170,14 @@ impl State {
         }
         let [token, next] = [token, next].map(|token| token.map(str::to_owned));
         let (first, last) = (first.to_owned(), last.to_owned());
-        self.pages.push_back(Page { folder, token, next, first, last, asked, found: 0 });
+        self.pages.push_back(Page { folder, token, next, first, last, asked, found: Found::none() });
     }
 
     /// Lookups alone have led to a page with this many names. A page counts once.
     fn note_learned(&mut self, folder: u64, token: Option<&str>, names: usize) {
         let is_page = |page: &Page| page.folder == folder && page.token.as_deref() == token;
         if !self.pages.iter().any(is_page) {
-            self.learned += names;
+            *self.learned.entry(folder).or_default() += names;
         }
     }
 
@@ -249,14 +187,14 @@ impl State {
     }
 
     /// The first page that is not known, if enough names were found one by one lately to make it worth a request.
-    fn next_page(&mut self, folder: u64, kept: Duration) -> Option<Due> {
+    fn next_page(&mut self, folder: u64) -> Option<Due> {
         let found = self.found.get(&folder)?;
-        if found.files < WORTH_A_PAGE || found.since.elapsed() >= kept {
+        if found.files < WORTH_A_PAGE || found.since.elapsed() >= CLOSE {
             return None;
         }
         self.found.remove(&folder);
         let of_folder = || self.pages.iter().filter(|page| page.folder == folder);
-        if of_folder().count() >= PAGES_BY_NAME || self.learned >= LEARNED {
+        if of_folder().count() >= PAGES_BY_NAME || self.learned.values().sum::<usize>() >= LEARNED {
             return None;
         }
         let token = match of_folder().max_by(|one, other| one.last.cmp(&other.last)) {
@@ -274,29 +212,6 @@ pub(crate) async fn renew(
     learned: impl Fn(&str, &Answered) + Send + Sync,
 ) -> Result<(), InodeError> {
     list_part(library, due.folder, Part::Page(due.token), learned).await
-}
-
-/// Makes the library learn of a name that it takes for missing.
-pub(crate) async fn list_name(library: &impl Metablock, folder: u64, name: &str) -> Result<(), InodeError> {
-    list_part(library, folder, Part::Name(name.to_owned()), |_, _| {}).await
-}
-
-async fn list_part(
-    library: &impl Metablock,
-    folder: u64,
-    part: Part,
-    learned: impl Fn(&str, &Answered) + Send + Sync,
-) -> Result<(), InodeError> {
-    let handle = library.new_readdir_handle(folder).await?;
-    let listed = Listed { folder, part, answered: Answered::default() };
-    let learn = Box::new(|_, name: std::ffi::OsString, _, _| {
-        learned(&name.to_string_lossy(), &listed.answered);
-        AddDirEntryResult::EntryAdded
-    });
-    let list = library.readdir(folder, handle, 0, false, learn);
-    let done = scoped(&LISTED, &listed, list).await;
-    library.releasedir(handle).await?;
-    done
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ mod inodes;
 mod journal;
 mod keys;
 mod leave;
+mod listed;
 mod listings;
 mod logging;
 mod memory;

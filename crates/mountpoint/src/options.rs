@@ -4,7 +4,7 @@
 mod values;
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -15,6 +15,7 @@ use mountpoint_s3_fs::ServerSideEncryption;
 use mountpoint_s3_fs::fs::TimeToLive;
 use mountpoint_s3_fs::s3::{Bucket, Prefix, S3Path, S3Personality};
 
+use crate::outdated::KNOWN_FOR;
 use values::{checked, parse_bucket, parse_cache_bucket, parse_mode, refused};
 
 /// Bytes of one part of a download or upload: the default of `mount-s3`.
@@ -301,12 +302,27 @@ impl Options {
     }
 
     pub(crate) fn caches_contents(&self) -> bool {
-        self.cache.is_some() || self.cache_xz.is_some()
+        self.cache_folder().is_some() || self.cache_xz.is_some()
+    }
+
+    /// The directory for the cache, unless its size turns it off.
+    pub(crate) fn cache_folder(&self) -> Option<&Path> {
+        self.cache.as_deref().filter(|_| self.max_cache_size != Some(0))
     }
 
     /// Whether lookups and listings answer for other requests for less than a second, which the option does not turn off.
     pub(crate) fn keeps_lookups_briefly(&self) -> bool {
         self.metadata_ttl.is_none() && !self.caches_contents() && !self.library_front
+    }
+
+    /// How long lookups and listings answer for other lookups. `None` if each of these asks the server.
+    pub(crate) fn known_for(&self) -> Option<Duration> {
+        match self.metadata_ttl() {
+            _ if self.keeps_lookups_briefly() => Some(KNOWN_FOR),
+            TimeToLive::Minimal => None,
+            TimeToLive::Indefinite => Some(TimeToLive::INDEFINITE_DURATION),
+            TimeToLive::Duration(ttl) => Some(ttl),
+        }
     }
 }
 

@@ -112,8 +112,8 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
         return Ok(Prepared { front, survival: None, finish, cache_folder, threads });
     }
     let numbers = Arc::new(Numbers::new(Arc::clone(&journal), known));
-    let briefly = options.keeps_lookups_briefly();
-    let inodes = Inodes::new(superblock, client.clone(), briefly, Arc::clone(&numbers));
+    let (known_for, confirms) = (options.known_for(), options.keeps_lookups_briefly());
+    let inodes = Inodes::new(superblock, client.clone(), known_for, confirms, Arc::clone(&numbers));
     let files = S3Filesystem::new(client.clone(), prefetcher, pool, runtime, inodes, config);
     let spools = Spools::new(options.survival_folder.clone(), memory::for_spools(container));
     let storage = Storage::new(files, client, bucket, spools, Arc::clone(&journal), numbers, timeout);

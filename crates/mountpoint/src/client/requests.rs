@@ -20,7 +20,7 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 
 use super::{Client, Renames};
 use crate::continuation::{Continuation, ContinuationError, failed};
-use crate::listings::listed;
+use crate::listed::listed;
 use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::server_timeout::Answer;
 use crate::upload::{Sent, Upload};

@@ -17,9 +17,8 @@ use super::repeated::is_repeated;
 use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle, stale};
 use crate::client::Renames;
 use crate::journal::Version;
-use crate::listings::{Answered, listing};
+use crate::listed::{Answered, listing};
 use crate::opening::{confirm_name, confirmed, looked_up_again};
-use crate::outdated::KNOWN_FOR;
 use crate::uploads::opened_again;
 
 #[async_trait]
@@ -27,20 +26,21 @@ impl<M: Metablock> Metablock for Inodes<M> {
     async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Lookup, InodeError> {
         let directory = self.number(parent).await?;
         self.remake_locals(parent, Some(name)).await;
-        if let Some(name) = name.to_str().filter(|_| self.confirms) {
-            self.renew(directory, name).await?;
+        let listed = name.to_str().zip(self.known_for);
+        if let Some((name, known_for)) = listed {
+            self.renew(directory, name, known_for).await?;
         }
         let asked = Instant::now();
         let mut found = self.library.lookup(directory, name).await?;
-        if self.confirms && self.changes.is_changed_since(found.s3_location()?.full_key().as_ref(), asked) {
+        if self.known_for.is_some()
+            && self.changes.is_changed_since(found.s3_location()?.full_key().as_ref(), asked)
+        {
             self.library.forget(found.ino(), 1).await;
             confirm_name(&self.library, directory, name).await?;
             found = self.library.lookup(directory, name).await?;
         }
-        if let (Some(name), Some(listings)) =
-            (name.to_str().filter(|_| self.confirms), self.client.listings())
-        {
-            listings.note_found(directory, name, KNOWN_FOR);
+        if let (Some((name, known_for)), Some(listings)) = (listed, self.client.listings()) {
+            listings.note_found(directory, name, known_for);
         }
         Ok(self.record_lookup(parent, name, &found, false))
     }
@@ -81,6 +81,9 @@ impl<M: Metablock> Metablock for Inodes<M> {
     async fn forget(&self, ino: InodeNo, lookups: u64) {
         if let Some((library, lookups)) = self.numbers.forget(ino, lookups) {
             self.library.forget(library, lookups).await;
+            if let Some(listings) = self.client.listings() {
+                listings.forget(library);
+            }
         }
     }
 
@@ -200,7 +203,6 @@ impl<M: Metablock> Metablock for Inodes<M> {
         let library = self.number(parent).await?;
         let numbers = &self.numbers;
         let answered = self.listed().get(&fh).cloned().unwrap_or_default();
-        self.outdated.forget(Instant::now());
         let of = answered.clone();
         let renumber: AddDirEntry<'_> = Box::new(move |found: InodeInformation, name, offset, generation| {
             let (kind, mut stat) = (found.kind(), found.stat().clone());
@@ -290,8 +292,8 @@ impl<M: Metablock> Metablock for Inodes<M> {
         self.remake_locals(parent, Some(name)).await;
         let directory = self.number(parent).await?;
         let mut key = None;
-        if self.confirms {
-            key = Some(confirm_name(&self.library, directory, name).await?);
+        if self.known_for.is_some() {
+            key = Some(self.find((directory, name)).await?.s3_location()?.full_key().to_string());
         }
         if is_repeated() {
             let found = self.library.lookup(directory, name).await?;

@@ -13,7 +13,7 @@ use thiserror::Error;
 use super::Inodes;
 use super::repeated::is_repeated;
 use crate::journal::Version;
-use crate::listings::list_name;
+use crate::listed::list_name;
 use crate::opening::confirm_name;
 use crate::raw_client::escaped;
 

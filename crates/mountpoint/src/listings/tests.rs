@@ -35,6 +35,28 @@ fn a_page_is_asked_for_again_when_many_of_its_names_are_looked_up() {
     assert_eq!(listings.due(1, "a", KEPT, Some(old())), None, "and others do not ask for it, too");
 }
 
+/// A page is kept for less than a second, and takes the server longer than a lookup.
+#[test]
+fn a_page_is_not_asked_for_again_when_its_names_are_looked_up_now_and_then() {
+    let listings = Listings::default();
+    note(&listings, 1, (None, None), &["a", "z"]);
+    find(&listings, WORTH_A_PAGE - 1, "m");
+    listings.state().pages[0].found.since = old();
+    find(&listings, 1, "m");
+    assert_eq!(listings.due(1, "m", KEPT, None), None);
+    find(&listings, WORTH_A_PAGE, "m");
+    assert_eq!(listings.due(1, "m", KEPT, None), Some(page(None)), "they are counted from the beginning");
+}
+
+#[test]
+fn what_is_kept_for_long_is_asked_for_again_after_that() {
+    let listings = Listings::default();
+    note(&listings, 1, (None, None), &["a", "z"]);
+    find(&listings, WORTH_A_PAGE, "m");
+    assert_eq!(listings.due(1, "m", KEPT * 3, None), None);
+    assert_eq!(listings.due(1, "m", KEPT, None), Some(page(None)));
+}
+
 /// Before it creates a file, a program looks its name up.
 #[test]
 fn a_page_is_not_asked_for_again_for_names_that_do_not_exist() {
@@ -106,26 +128,21 @@ fn not_all_pages_of_a_huge_folder_are_listed() {
 #[test]
 fn what_is_learned_for_lookups_is_bounded() {
     let listings = Listings::default();
-    listings.state().learned = LEARNED - 1;
+    listings.state().learned.insert(7, LEARNED - 1);
     find(&listings, WORTH_A_PAGE, "f");
     assert_eq!(listings.due(1, "f", KEPT, None), Some(page(None)));
     for _ in 0..2 {
         listings.state().note_learned(1, None, 1);
         note(&listings, 1, (None, Some("next")), &["a"]);
-        assert_eq!(listings.state().learned, LEARNED, "a page counts once");
+        assert_eq!(listings.state().learned[&1], 1, "a page counts once");
     }
-    find(&listings, WORTH_A_PAGE, "f");
-    assert_eq!(listings.due(1, "f", KEPT, None), None);
-}
-
-#[test]
-fn a_program_lists_page_after_page_and_a_page_alone_ends_with_itself() {
-    let listed = |part| Listed { folder: 1, part, answered: Answered::default() };
-    let everything = listed(Part::Everything);
-    assert_eq!(everything.token(Some("next")), Some("next"));
-    assert!(everything.token(None).is_none() && !everything.is_one_page());
-    let one = listed(Part::Page(Some("this".into())));
-    assert!(one.token(None) == Some("this") && one.prefix("folder/") == "folder/" && one.is_one_page());
-    let name = listed(Part::Name("new".into()));
-    assert!(name.token(None).is_none() && name.prefix("folder/") == "folder/new" && name.is_one_page());
+    let next = || {
+        find(&listings, WORTH_A_PAGE, "f");
+        listings.due(1, "f", KEPT, None)
+    };
+    assert_eq!(next(), None);
+    listings.forget(7);
+    assert_eq!(next(), Some(page(Some("next"))), "the library has forgotten another folder");
+    listings.forget(1);
+    assert!(listings.state().pages.is_empty() && listings.state().learned.is_empty());
 }

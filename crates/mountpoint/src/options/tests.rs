@@ -33,6 +33,18 @@ fn defaults_are_those_of_mount_s3() {
 }
 
 #[test]
+fn what_is_known_answers_for_other_lookups_unless_that_is_turned_off() {
+    let seconds = |arguments: &[&str]| options(arguments).known_for().map(|known| known.as_secs_f32());
+    assert_eq!(seconds(&[]), Some(0.9));
+    assert_eq!(seconds(&["--metadata-ttl=minimal"]), None);
+    assert_eq!(seconds(&["--metadata-ttl=0"]), None);
+    assert_eq!(seconds(&["--metadata-ttl=5"]), Some(5.0));
+    assert_eq!(seconds(&["--cache=/c"]), Some(60.0));
+    assert_eq!(seconds(&["--cache=/c", "--max-cache-size=0"]), Some(0.9), "it is turned off");
+    assert!(options(&["--metadata-ttl=indefinite"]).known_for() > Some(Duration::from_hours(1000)));
+}
+
+#[test]
 fn a_cache_raises_the_ttl_unless_it_is_given() {
     let ttl = |arguments: &[&str]| options(arguments).metadata_ttl().to_string();
     assert_eq!(ttl(&["--cache=/c"]), "60s");

@@ -9,7 +9,8 @@ use super::inside;
 use crate::cache::Cache;
 use crate::cluster::Profile;
 
-/// `mount_s3` is another program that serves buckets, measured in the same run. `only` is one row or part, and nothing else is measured.
+/// `mount_s3` is another program that serves buckets, measured in the same run. `only` are rows and parts, with commas in between, and nothing else is
+/// measured.
 pub(super) fn measure(
     cache: &Cache,
     repetitions: Option<usize>,

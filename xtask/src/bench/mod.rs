@@ -27,7 +27,7 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
-    /// Measure only this row, such as `seq_read`, or part: `starts`, `with_options` (only for `data`).
+    /// Measure only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options` (only for `data`).
     #[arg(long, value_name = "ROW")]
     only: Option<String>,
     /// The order of the faults and the moments at which they happen (only for `chaos`).

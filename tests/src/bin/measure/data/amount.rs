@@ -15,6 +15,8 @@ pub(super) const CHUNK: usize = 1 << 20;
 pub(super) const LARGE_READ: u64 = 256 << 10;
 pub(super) const SMALL_READ: u64 = 4 << 10;
 pub(super) const SMALL_SIZE: usize = 4 << 10;
+/// As large as a file may be that one request reads.
+pub(super) const MEDIUM_SIZE: usize = 1 << 20;
 /// Files that are used at the same time.
 const STREAMS: u64 = 4;
 
@@ -25,6 +27,8 @@ pub(super) struct Amount {
     pub(super) random_reads: usize,
     /// Files that are read, as many that are written, and as many that are found and read.
     pub(super) small_files: usize,
+    /// Files of a megabyte that are read.
+    pub(super) medium_files: usize,
     /// Files in one folder that is listed.
     pub(super) listed: usize,
     /// Files in an archive.
@@ -42,6 +46,10 @@ impl Amount {
 
     pub(super) fn names(&self) -> Vec<String> {
         (0..self.small_files).map(|number| number.to_string()).collect()
+    }
+
+    pub(super) fn medium_names(&self) -> Vec<String> {
+        (0..self.medium_files).map(|number| number.to_string()).collect()
     }
 
     pub(super) fn listed_names(&self) -> Vec<String> {
@@ -78,6 +86,10 @@ impl Amount {
             for folder in ["small", "parallel", &self.found()] {
                 client.put(BUCKET, &format!("{folder}/{name}"), &small).unwrap();
             }
+        });
+        let medium = vec![b'x'; MEDIUM_SIZE];
+        in_parallel(&self.medium_names(), |name| {
+            client.put(BUCKET, &format!("medium/{name}"), &medium).unwrap();
         });
         in_parallel(&self.listed_names(), |name| {
             client.put(BUCKET, &format!("listed/{name}"), b"x").unwrap();

@@ -53,9 +53,16 @@ const PLACES: [Place; 3] = [
 const COUNTED: &str = "_5ms";
 /// Where thousands of files are used, once. The relay only counts.
 const COUNTING: Place = Place { suffix: "", round_trip: Some(Duration::ZERO), amount: NEAR, rows: &[ONCE] };
-const NEAR: Amount =
-    Amount { large: 1 << 30, random_reads: 128, small_files: 300, listed: 10_000, archived: 5_000 };
-const FAR: Amount = Amount { large: 64 << 20, random_reads: 64, small_files: 300, listed: 0, archived: 0 };
+const NEAR: Amount = Amount {
+    large: 1 << 30,
+    random_reads: 128,
+    small_files: 300,
+    medium_files: 60,
+    listed: 10_000,
+    archived: 5_000,
+};
+const FAR: Amount =
+    Amount { large: 64 << 20, random_reads: 64, small_files: 300, medium_files: 60, listed: 0, archived: 0 };
 /// Fewer, because each takes more than a tenth of a second.
 const FARTHER: Amount = Amount { small_files: 60, ..FAR };
 
@@ -74,15 +81,18 @@ const LIBRARY: Front<'_> =
     Front { name: "library", mounter: &[], mount: &["--library-front"], read_ahead: true };
 const UPSTREAM: Front<'_> = Front { name: "upstream", read_ahead: false, ..LIBRARY };
 
-/// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, one row or part and nothing else.
+/// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, these rows and parts and nothing else,
+/// with commas in between.
 pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
-    let is_wanted = |key: &str| only.is_none_or(|only| key == only);
+    let is_wanted = |key: &str| only.is_none_or(|only| only.split(',').any(|one| one == key));
     let wanted = |place: &Place| -> Vec<&'static Row> {
         place.rows.iter().copied().flatten().filter(|row| is_wanted(row.key)).collect()
     };
-    let has_rows = PLACES.iter().chain([&COUNTING]).any(|place| !wanted(place).is_empty());
     let parts = PARTS.map(is_wanted);
-    assert!(has_rows || parts.contains(&true), "--only is neither a row nor one of {PARTS:?}");
+    let rows = PLACES.iter().chain([&COUNTING]).flat_map(|place| place.rows.iter().copied().flatten());
+    let known: Vec<&str> = rows.map(|row| row.key).chain(PARTS).collect();
+    let unknown = only.into_iter().flat_map(|only| only.split(',')).find(|one| !known.contains(one));
+    assert_eq!(unknown, None, "--only has a name that is neither a row nor one of {PARTS:?}");
     let client = bucket(ALICE, BUCKET);
     let mut samples = Samples::new();
     eprintln!("objects");

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use super::amount::{Amount, CHUNK, LARGE_READ, SMALL_READ, SMALL_SIZE};
+use super::amount::{Amount, CHUNK, LARGE_READ, MEDIUM_SIZE, SMALL_READ, SMALL_SIZE};
 
 /// Threads of a program that uses many files at once.
 const WORKERS: usize = 16;
@@ -80,6 +80,13 @@ pub(super) const ROWS: &[Row] = &[
         operations: small_files,
         act: |root, amount, _| {
             in_parallel(&amount.names(), |name| read_small(&root.join("parallel").join(name)));
+        },
+    },
+    Row {
+        key: "medium_read",
+        operations: |amount| amount.medium_files,
+        act: |root, amount, _| {
+            amount.medium_names().iter().for_each(|name| read_medium(&root.join("medium").join(name)));
         },
     },
     // As a program that trains a model: every file whole, in another order.
@@ -238,6 +245,10 @@ fn random_read(path: &Path, amount: &Amount, size: u64) {
 
 fn read_small(path: &Path) {
     assert_eq!(fs::read(path).unwrap().len(), SMALL_SIZE, "{}", path.display());
+}
+
+fn read_medium(path: &Path) {
+    assert_eq!(fs::read(path).unwrap().len(), MEDIUM_SIZE, "{}", path.display());
 }
 
 fn read_listed(root: &Path, name: impl AsRef<Path>) {

@@ -38,7 +38,7 @@ fn what_needs_no_server_is_answered_while_a_hundred_readers_wait() {
     const READERS: usize = 100;
     let (client, _pod, served, relay) = relayed("silent-for-a-while", &["--server-timeout=3600"]);
     // Larger than what opening a file fetches.
-    let content = |number: usize| format!("{number:8}").repeat(70 << 10);
+    let content = |number: usize| format!("{number:8}").repeat(140 << 10);
     for number in 0..READERS {
         client.put("silent-for-a-while", &format!("file-{number}"), content(number).as_bytes()).unwrap();
     }
@@ -115,6 +115,29 @@ fn a_program_gets_an_error_when_the_server_stays_silent_and_its_files_when_it_sp
         served.write("written", "new").unwrap();
         assert_eq!(client.get("silent-for-long", "written").unwrap(), b"new");
     });
+}
+
+/// Opening a file asks whether it is still the known one. To ask anything else would take as long again.
+#[test]
+fn a_program_that_opens_a_known_file_waits_for_a_silent_server_once() {
+    let client = bucket(ALICE, "silent-opened");
+    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+    let pod = MountpointPod::start();
+    let request = pod.request(ALICE, "silent-opened", &["--server-timeout=3"]);
+    let served = pod.mount(&with(request, "AWS_ENDPOINT_URL", &faulty.url())).unwrap();
+    for (name, size) in [("small", 7), ("large", 3 << 20)] {
+        client.put("silent-opened", name, &vec![b'x'; size]).unwrap();
+    }
+    let late = Fault::Delay(LIMIT);
+    faulty.plan(move |_, line| if line.contains("/silent-opened/") { late } else { Fault::None });
+    for (name, asked) in [("small", "GET"), ("large", "HEAD")] {
+        let of_file = || faulty.seen().into_iter().filter(|it| it.ends_with(&format!("/{name}")));
+        let before = of_file().count();
+        assert!(served.list("").unwrap().contains(&name.to_owned()));
+        assert_eq!(errno(served.touch(name, |path| File::open(path).map(drop))), Some(Errno::IO));
+        let made: Vec<String> = of_file().skip(before).collect();
+        assert_eq!(made, [format!("{asked} /silent-opened/{name}")]);
+    }
 }
 
 /// A part of 8 MiB takes longer than the limit, but the line is never still.

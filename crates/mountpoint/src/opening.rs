@@ -12,8 +12,8 @@ use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, Metablock};
 /// Asks the server about objects that are known.
 #[async_trait]
 pub(crate) trait Confirm: Send + Sync {
-    /// Whether the object is still this one. The handle that is being opened reads it then.
-    async fn is_unchanged(&self, handle: u64, object: Object<'_>) -> bool;
+    /// Whether the object is still this one. The handle that is being opened reads it then. Fails if the server does not answer.
+    async fn is_unchanged(&self, handle: u64, object: Object<'_>) -> Result<bool, InodeError>;
 }
 
 #[derive(Clone, Debug)]
@@ -46,7 +46,7 @@ pub(crate) async fn confirmed(
     let etag = ETag::from(etag.to_string());
     let object =
         Object { bucket: location.bucket_name(), key: key.as_ref(), etag, length: known.stat().size };
-    Ok(if server.is_unchanged(handle, object).await { flags } else { asking })
+    Ok(if server.is_unchanged(handle, object).await? { flags } else { asking })
 }
 
 /// Makes the library ask whether there is such a file, whatever it knows. Returns its key.

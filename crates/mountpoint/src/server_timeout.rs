@@ -27,6 +27,11 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 #[error("the S3 server has not responded for {} s (`server-timeout`)", .0.as_secs())]
 pub(crate) struct ServerTimedOut(Duration);
 
+/// Whether a request has failed because of that.
+pub(crate) fn has_timed_out(error: &S3RequestError) -> bool {
+    matches!(error, S3RequestError::InternalError(reason) if reason.is::<ServerTimedOut>())
+}
+
 /// What a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Awaited {
@@ -220,7 +225,9 @@ mod tests {
         let timeout = ServerTimeout::new(Duration::from_millis(10)).unwrap();
         let never = std::future::pending::<Answer<(), HeadObjectError>>();
         let error = block_on(timeout.limit_request(Awaited::Answer, never)).unwrap_err();
-        let ObjectClientError::ClientError(S3RequestError::InternalError(error)) = error else { panic!() };
+        let ObjectClientError::ClientError(error) = error else { panic!() };
+        assert!(has_timed_out(&error) && !has_timed_out(&S3RequestError::NoSigningCredentials));
+        let S3RequestError::InternalError(error) = error else { panic!() };
         assert!(error.to_string().contains("`server-timeout`"), "{error}");
         assert!(timeout.waits.lock().is_empty());
     }

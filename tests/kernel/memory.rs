@@ -95,7 +95,7 @@ fn a_target_beyond_the_containers_limit_is_not_believed() {
 fn files_that_are_open_and_not_read_leave_memory_for_others() {
     for (name, memory) in [("open-unread", SMALL), ("open-unread-less", SMALL / 2)] {
         let (client, group, _pod, served) = confined(name, memory, &[]);
-        let small = vec![7; 512 << 10];
+        let small = vec![7; 1 << 20];
         client.put(name, "small", &small).unwrap();
         let content: Vec<u8> = (0..SIZE).map(byte).collect();
         client.put(name, "file-0", &content).unwrap();

@@ -269,7 +269,8 @@ fn an_object_that_was_replaced_or_deleted_is_not_read_as_the_old_one() {
 #[test]
 fn a_request_that_mount_processes_die_of_is_refused_and_others_are_not() {
     let client = bucket(ALICE, "survive-deadly");
-    client.put("survive-deadly", "file", &content(1 << 20, 7)).unwrap();
+    // More than opening it fetches.
+    client.put("survive-deadly", "file", &content(2 << 20, 7)).unwrap();
     client.put("survive-deadly", "other", b"other").unwrap();
     let relay = Relay::to(Some("s3.test:80"));
     let pod = MountpointPod::start();

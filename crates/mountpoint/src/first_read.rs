@@ -10,12 +10,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::memory::SMALL_BUFFER;
 
-/// Bytes of the first request of a reader. A reader that continues gets the rest in large parts, and only then: the library
-/// sends the next request when more than half of this was read. So this is twice what programs read at random places at
-/// once (256 KiB), and a small part of the library's default (1152 KiB).
-pub(crate) const FIRST_BYTES: usize = 512 * 1024;
-/// The memory of each answer is counted as one small buffer.
-const _: () = assert!(FIRST_BYTES <= SMALL_BUFFER);
+/// Bytes of the first request of a reader: as many as the memory of an answer is counted with. A file with more takes a
+/// request for what it is, this one, and one for the rest, one after the other. A reader that continues gets the rest in large
+/// parts, and only then: the library sends the next request when more than half of this was read. Reads at random places
+/// fetch what they need.
+pub(crate) const FIRST_BYTES: usize = SMALL_BUFFER;
 /// A program that has not read a file that long after it has opened it may never read it, and must not keep the others' files
 /// from being fetched.
 const SOON: Duration = Duration::from_secs(10);

@@ -13,6 +13,7 @@ mod ground;
 mod hand_over;
 mod layers;
 mod listings;
+mod lookups;
 mod mapped;
 mod memory;
 mod moves;

@@ -22,6 +22,7 @@ use crate::client::Client;
 use crate::journal::Version;
 use crate::listed::{Answer, Answered};
 use crate::listings::renew;
+use crate::lookup::look_up;
 use crate::numbers::{Entry, Meaning, Numbers};
 use crate::opening::confirm_name;
 use crate::outdated::Outdated;
@@ -78,6 +79,14 @@ impl<M: Metablock> Inodes<M> {
             self.outdated.clear(directory, name);
         }
         Ok(())
+    }
+
+    /// With one request where the library would send two, if it keeps what it learns by that.
+    async fn look_up(&self, directory: InodeNo, name: &OsStr) -> Result<Lookup, InodeError> {
+        match self.known_for {
+            Some(_) => look_up(&self.library, directory, name).await,
+            None => self.library.lookup(directory, name).await,
+        }
     }
 
     /// The library has learned of a name from the answer to a listing. Returns how long that may be believed, if not as long

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Instant;
 
+use mountpoint_s3_client::types::ListObjectsResult;
 use mountpoint_s3_fs::metablock::{AddDirEntryResult, InodeError, Metablock};
 use parking_lot::Mutex;
 
@@ -28,6 +29,8 @@ pub(crate) enum Part {
     Page(Option<String>),
     /// This name.
     Name(String),
+    /// What the server has answered before.
+    Answered(Arc<Mutex<Option<ListObjectsResult>>>),
 }
 
 /// The answer whose entries a listing returns, once there is one.
@@ -77,7 +80,7 @@ impl Listed {
     pub(crate) fn prefix<'a>(&self, folder: &'a str) -> Cow<'a, str> {
         match &self.part {
             Part::Name(name) => Cow::Owned(format!("{folder}{name}")),
-            Part::Everything | Part::Page(_) => Cow::Borrowed(folder),
+            Part::Everything | Part::Page(_) | Part::Answered(_) => Cow::Borrowed(folder),
         }
     }
 
@@ -89,6 +92,18 @@ impl Listed {
     /// The library must not ask for the page after this one.
     pub(crate) fn is_one_page(&self) -> bool {
         !matches!(self.part, Part::Everything)
+    }
+
+    /// Whether the server has said that the folder exists, by what it has listed of it. The library asks for the folder and its
+    /// parent if it does not know them any more.
+    pub(crate) fn is_answered(&self) -> bool {
+        matches!(self.part, Part::Answered(_))
+    }
+
+    /// What the server has answered before, once.
+    pub(crate) fn take_answer(&self) -> Option<ListObjectsResult> {
+        let Part::Answered(answer) = &self.part else { return None };
+        answer.lock().take()
     }
 
     /// The folder, if what is listed are its pages, and not a name.
@@ -104,6 +119,16 @@ impl Listed {
 /// Makes the library learn of a name that it takes for missing.
 pub(crate) async fn list_name(library: &impl Metablock, folder: u64, name: &str) -> Result<(), InodeError> {
     list_part(library, folder, Part::Name(name.to_owned()), |_, _| {}).await
+}
+
+/// Makes the library learn what the server has answered already.
+pub(crate) async fn list_answered(
+    library: &impl Metablock,
+    folder: u64,
+    answer: ListObjectsResult,
+) -> Result<(), InodeError> {
+    let part = Part::Answered(Arc::new(Mutex::new(Some(answer))));
+    list_part(library, folder, part, |_, _| {}).await
 }
 
 pub(crate) async fn list_part(

@@ -1,6 +1,6 @@
 //! Which page of a folder's listing a name is on. A program that lists a folder and then opens its files takes longer than
 //! the listing is kept, and many programs open files by names that they have from elsewhere. One request for a page says what
-//! there is to know about up to a thousand files, where each lookup takes two.
+//! there is to know about up to a thousand files, where each lookup takes one or two.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

@@ -18,6 +18,7 @@ mod leave;
 mod listed;
 mod listings;
 mod logging;
+mod lookup;
 mod memory;
 mod meter;
 mod multipart;

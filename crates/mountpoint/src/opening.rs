@@ -9,6 +9,8 @@ use mountpoint_s3_client::types::ETag;
 use mountpoint_s3_fs::fs::OpenFlags;
 use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, Metablock};
 
+use crate::lookup::look_up_again;
+
 /// Asks the server about objects that are known.
 #[async_trait]
 pub(crate) trait Confirm: Send + Sync {
@@ -56,11 +58,11 @@ pub(crate) async fn confirm_name(
     name: &OsStr,
 ) -> Result<String, InodeError> {
     let known = library.lookup(parent, name).await?;
-    let asked = library.getattr(known.ino(), true).await;
+    let asked = look_up_again(library, parent, known.ino()).await;
     library.forget(known.ino(), 1).await;
     match asked {
         // It knows the new one now.
-        Ok(_) | Err(InodeError::StaleInode { .. }) => Ok(known.s3_location()?.full_key().to_string()),
+        Ok(()) | Err(InodeError::StaleInode { .. }) => Ok(known.s3_location()?.full_key().to_string()),
         Err(error) => Err(error),
     }
 }

@@ -20,7 +20,7 @@ use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 
 use super::{Client, Renames};
 use crate::continuation::{Continuation, ContinuationError, failed};
-use crate::listed::listed;
+use crate::listed::{Listed, listed};
 use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::server_timeout::Answer;
 use crate::upload::{Sent, Upload};
@@ -84,9 +84,17 @@ impl ObjectClient for Client {
         max_keys: usize,
         prefix: &str,
     ) -> Answer<ListObjectsResult, ListObjectsError> {
+        if max_keys == 1
+            && let Some(asked) = self.asked()
+        {
+            return self.list_named(&asked, bucket, delimiter, prefix).await;
+        }
         // While it lists a folder, the library also looks up that folder and its parent, with requests for one key: a page's
         // token would make them find nothing.
         let (listed, asked) = (listed().filter(|_| max_keys > 1), Instant::now());
+        if let Some(answer) = listed.as_ref().and_then(Listed::take_answer) {
+            return Ok(answer);
+        }
         let token = listed.as_ref().map_or(continuation_token, |listed| listed.token(continuation_token));
         let keys = listed.as_ref().map_or(Cow::Borrowed(prefix), |listed| listed.prefix(prefix));
         let max_keys = listed.as_ref().map_or(max_keys, |listed| listed.max_keys(max_keys));
@@ -111,7 +119,13 @@ impl ObjectClient for Client {
         key: &str,
         params: &HeadObjectParams,
     ) -> Answer<HeadObjectResult, HeadObjectError> {
-        self.answer(self.get().head_object(bucket, key, params)).await
+        if listed().is_some_and(|listed| listed.is_answered()) {
+            return Err(ObjectClientError::ServiceError(HeadObjectError::NotFound));
+        }
+        match self.asked() {
+            Some(asked) => self.head_named(&asked, bucket, key, params).await,
+            None => self.answer(self.get().head_object(bucket, key, params)).await,
+        }
     }
 
     async fn put_object(

@@ -26,12 +26,12 @@ impl<M: Metablock> Metablock for Inodes<M> {
     async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Lookup, InodeError> {
         let directory = self.number(parent).await?;
         self.remake_locals(parent, Some(name)).await;
-        let listed = name.to_str().zip(self.known_for);
-        if let Some((name, known_for)) = listed {
+        let known = name.to_str().zip(self.known_for);
+        if let Some((name, known_for)) = known {
             self.renew(directory, name, known_for).await?;
         }
         let asked = Instant::now();
-        let mut found = self.library.lookup(directory, name).await?;
+        let mut found = self.look_up(directory, name).await?;
         if self.known_for.is_some()
             && self.changes.is_changed_since(found.s3_location()?.full_key().as_ref(), asked)
         {
@@ -39,7 +39,7 @@ impl<M: Metablock> Metablock for Inodes<M> {
             confirm_name(&self.library, directory, name).await?;
             found = self.library.lookup(directory, name).await?;
         }
-        if let (Some((name, known_for)), Some(listings)) = (listed, self.client.listings()) {
+        if let (Some((name, known_for)), Some(listings)) = (known, self.client.listings()) {
             listings.note_found(directory, name, known_for);
         }
         Ok(self.record_lookup(parent, name, &found, false))

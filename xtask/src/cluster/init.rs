@@ -39,10 +39,8 @@ pub fn run(dir: &Path, node: Option<&str>) -> Result<()> {
     say(USABLE);
     loop {
         match wait(WaitOptions::empty()) {
-            // A node without one of its components is broken: the next `up` restarts it.
             Ok(Some((pid, status))) if parts.contains(&pid.as_raw_nonzero().get().unsigned_abs()) => {
                 eprintln!("part with process {pid:?} ended: {status:?}");
-                let _ = fs::remove_file(cluster.usable(node));
             }
             Ok(_) => {}
             // Without children there is nothing left to wait for.

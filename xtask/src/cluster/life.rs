@@ -9,19 +9,19 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use sha2::{Digest as _, Sha256};
 
-use super::{Cluster, NODE_ADDRESS, Node, Plan, Profile, certificates, cgroup, network};
+use super::{Cluster, NODE_ADDRESS, Node, Part, Plan, Profile, certificates, cgroup, network};
 use crate::command::run;
 use crate::process::processes;
 use crate::{debian, image};
 
 /// The kernel kills a PID namespace within a second or two; the rest is for a busy machine.
-const GONE_WITHIN: Duration = Duration::from_secs(30);
+pub(super) const GONE_WITHIN: Duration = Duration::from_secs(30);
 
 /// The state of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     Down,
-    /// It exists but never became ready; both `up` and `down` remove it.
+    /// It exists but never became ready, or one of its components does not run; both `up` and `down` remove it.
     Broken,
     Up {
         plan: Plan,
@@ -89,7 +89,7 @@ impl Cluster {
             let nothing = !self.dir.exists() && self.cgroups()?.is_empty();
             return Ok(if nothing { State::Down } else { State::Broken });
         };
-        if !self.usable(Node::FIRST).exists() {
+        if !self.usable(Node::FIRST).exists() || !self.has_all_parts()? {
             return Ok(State::Broken);
         }
         let mut members = members_of_pid_namespace(init);
@@ -98,6 +98,17 @@ impl Cluster {
         }
         let resident_mb = members.iter().map(|pid| resident_kb(*pid)).sum::<u64>() / 1024;
         Ok(State::Up { plan: self.plan()?, processes: members.len(), resident_mb })
+    }
+
+    /// Whether every component of the first node runs.
+    fn has_all_parts(&self) -> Result<bool> {
+        let profile = self.plan()?.profile;
+        for part in [Part::first(profile), Part::second(profile)].concat() {
+            if self.processes_of(Node::FIRST, part)?.len() < part.processes() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn prepare(&self, plan: Plan) -> Result<()> {

@@ -138,6 +138,45 @@ impl Cluster {
         self.log_on(Node::FIRST, part)
     }
 
+    pub fn nodes(&self) -> Result<Vec<Node>> {
+        Ok(Node::all(self.plan()?.nodes).collect())
+    }
+
+    pub fn node(&self, name: &str) -> Result<Node> {
+        let found = self.nodes()?.into_iter().find(|node| node.name() == name);
+        found.with_context(|| format!("cluster `{}` has no node `{name}`", self.name))
+    }
+
+    /// The directory with the node's configuration, logs and disk.
+    pub(crate) fn home(&self, node: Node) -> PathBuf {
+        match node {
+            Node::FIRST => self.dir.clone(),
+            _ => self.dir.join("nodes").join(node.name()),
+        }
+    }
+
+    pub fn logs(&self, node: Node) -> PathBuf {
+        self.home(node).join("log")
+    }
+
+    pub fn log_on(&self, node: Node, part: &str) -> PathBuf {
+        self.logs(node).join(format!("{part}.log"))
+    }
+
+    /// The files that survive a power cut.
+    pub fn disk(&self, node: Node) -> PathBuf {
+        self.home(node).join("state")
+    }
+
+    pub(crate) fn etc(&self, node: Node, file: &str) -> PathBuf {
+        self.home(node).join("etc").join(file)
+    }
+
+    /// Exists once the node was ready for the first time.
+    pub(crate) fn usable(&self, node: Node) -> PathBuf {
+        self.home(node).join("usable")
+    }
+
     pub fn pki(&self, file: &str) -> PathBuf {
         self.dir.join("pki").join(file)
     }

@@ -1,11 +1,5 @@
-//! The nodes of a cluster: their names, addresses and paths. The first node also runs the control plane, DNS and the S3 server,
+//! The nodes of a cluster: their names and addresses. The first node also runs the control plane, DNS and the S3 server,
 //! and is the only one in a cluster of one node. The others are created inside it.
-
-use std::path::PathBuf;
-
-use anyhow::{Context, Result};
-
-use super::Cluster;
 
 /// Enough for every test; names and addresses have room for one digit.
 pub const MOST_NODES: u8 = 9;
@@ -54,47 +48,6 @@ impl Node {
     /// The name of its kubelet's server certificate and key.
     pub(crate) fn serving_files(self) -> String {
         format!("kubelet-serving-{}", self.name())
-    }
-}
-
-impl Cluster {
-    pub fn nodes(&self) -> Result<Vec<Node>> {
-        Ok(Node::all(self.plan()?.nodes).collect())
-    }
-
-    pub fn node(&self, name: &str) -> Result<Node> {
-        let found = self.nodes()?.into_iter().find(|node| node.name() == name);
-        found.with_context(|| format!("cluster `{}` has no node `{name}`", self.name))
-    }
-
-    /// The directory with the node's configuration, logs and disk.
-    pub(crate) fn home(&self, node: Node) -> PathBuf {
-        match node {
-            Node::FIRST => self.dir.clone(),
-            _ => self.dir.join("nodes").join(node.name()),
-        }
-    }
-
-    pub fn logs(&self, node: Node) -> PathBuf {
-        self.home(node).join("log")
-    }
-
-    pub fn log_on(&self, node: Node, part: &str) -> PathBuf {
-        self.logs(node).join(format!("{part}.log"))
-    }
-
-    /// The files that survive a power cut.
-    pub fn disk(&self, node: Node) -> PathBuf {
-        self.home(node).join("state")
-    }
-
-    pub(crate) fn etc(&self, node: Node, file: &str) -> PathBuf {
-        self.home(node).join("etc").join(file)
-    }
-
-    /// Exists once the node was ready for the first time.
-    pub(crate) fn usable(&self, node: Node) -> PathBuf {
-        self.home(node).join("usable")
     }
 }
 

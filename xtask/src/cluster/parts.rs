@@ -64,6 +64,11 @@ impl Part {
         }
     }
 
+    /// Of its program: that of the S3 server runs a second time, for TLS.
+    pub(crate) fn processes(self) -> usize {
+        if matches!(self, Self::S3 | Self::S3Tls) { 2 } else { 1 }
+    }
+
     pub(crate) fn command(self, cluster: &Cluster, node: Node, programs: &Programs) -> Result<Command> {
         let loss = cluster.timing()?.loss;
         Ok(match self {

@@ -1,5 +1,6 @@
 //! Powers a node other than the first off and on. A power cut kills all its processes at once, and its disk stays.
 
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind};
@@ -70,23 +71,15 @@ impl Cluster {
         self.signal_all(node, Signal::CONT)
     }
 
-    /// Containers have PID namespaces of their own, but their processes descend from those of the node.
     fn signal_all(&self, node: Node, signal: Signal) -> Result<()> {
         let init = self.init_of(node).with_context(|| format!("{} is off", node.name()))?;
-        let mut found = members_of_pid_namespace(init);
-        let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
-        let mut seen = 0;
-        while seen < found.len() {
-            let of = found[seen];
-            let children = parents.iter().filter(|(pid, parent)| *parent == of && !found.contains(pid));
-            let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
-            found.extend(children);
-            seen += 1;
-        }
-        for pid in found.iter().filter_map(|pid| Pid::from_raw(i32::try_from(*pid).ok()?)) {
-            // Already gone.
-            let _ = kill_process(pid, signal);
-        }
+        let send = |pid: u32| {
+            if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+                // Already gone.
+                let _ = kill_process(pid, signal);
+            }
+        };
+        each_until_none_is_new(|| processes_of_node(init), send);
         Ok(())
     }
 
@@ -154,6 +147,33 @@ impl Cluster {
     }
 }
 
+/// One process may have forked before it was stopped, and its child would run on.
+fn each_until_none_is_new(mut find: impl FnMut() -> Vec<u32>, mut signal: impl FnMut(u32)) {
+    let mut known = BTreeSet::new();
+    loop {
+        let new: Vec<u32> = find().into_iter().filter(|pid| known.insert(*pid)).collect();
+        if new.is_empty() {
+            return;
+        }
+        new.into_iter().for_each(&mut signal);
+    }
+}
+
+/// Containers have PID namespaces of their own, but their processes descend from those of the node.
+fn processes_of_node(init: u32) -> Vec<u32> {
+    let mut found = members_of_pid_namespace(init);
+    let parents: Vec<(u32, u32)> = processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
+    let mut seen = 0;
+    while seen < found.len() {
+        let of = found[seen];
+        let children = parents.iter().filter(|(pid, parent)| *parent == of && !found.contains(pid));
+        let children: Vec<u32> = children.map(|(pid, _)| *pid).collect();
+        found.extend(children);
+        seen += 1;
+    }
+    found
+}
+
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before it can contain anything.
@@ -176,4 +196,17 @@ fn unshare(node: Node) -> Command {
     };
     for_the_node(&mut command);
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn children_of_the_last_moment_are_found_and_each_is_signalled_once() {
+        let mut snapshots = [vec![1, 2], vec![1, 2, 3], vec![1, 2, 3, 4]].into_iter();
+        let mut signalled = Vec::new();
+        each_until_none_is_new(|| snapshots.next().unwrap_or(vec![1, 3, 4]), |pid| signalled.push(pid));
+        assert_eq!(signalled, [1, 2, 3, 4]);
+    }
 }

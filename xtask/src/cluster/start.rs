@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, test_kill_process, waitpid};
 
-use super::life::members_of_pid_namespace;
+use super::life::{GONE_WITHIN, members_of_pid_namespace};
 use super::{Cluster, Node, Part};
 use crate::command::tail_of_log;
 use crate::programs::Programs;
@@ -115,8 +115,13 @@ impl Cluster {
     pub fn stop_on(&self, node: Node, part: Part) -> Result<()> {
         for process in self.processes_of(node, part)? {
             kill_process(process, Signal::KILL)?;
+            let deadline = Instant::now() + GONE_WITHIN;
             // Its sockets must be closed before the next process opens them.
             while test_kill_process(process).is_ok() {
+                // One that waits for a dead FUSE server does not end.
+                if Instant::now() > deadline {
+                    bail!("{} still runs {} s after SIGKILL", part.name(), GONE_WITHIN.as_secs());
+                }
                 // A child of this process is gone only after it was waited for.
                 let _ = waitpid(Some(process), WaitOptions::NOHANG);
                 std::thread::sleep(LOOK_EVERY);

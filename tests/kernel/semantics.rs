@@ -1,5 +1,5 @@
 //! What happens to data when things go wrong, or when a program asks for what S3 cannot do. `docs/semantics.md` lists
-//! these tests as promises to users, which is why they stay in one file, long as it is.
+//! these tests as promises to users. The file is long, because the page and the file are read side by side.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

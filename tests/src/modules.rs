@@ -1,9 +1,11 @@
 //! No module of a crate imports, directly or through others, a module that imports it. Code then reads in one direction,
-//! and each layer can be understood without those above it.
+//! and each layer can be understood without those above it. What a module only passes on (`pub use`) is imported from where it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+
+use crate::pages::root;
 
 /// A module by its path from the root of its crate, which is empty.
 pub(crate) type Module = Vec<String>;
@@ -13,12 +15,59 @@ pub(crate) fn imports(source: &Path) -> BTreeMap<Module, BTreeSet<Module>> {
     let mut files = BTreeMap::new();
     read(source, &Module::new(), &mut files);
     let modules: BTreeSet<Module> = files.keys().cloned().collect();
+    let mut passed_on = BTreeMap::new();
+    for (module, code) in &mut files {
+        for path in take_passed_on(module, code, &modules) {
+            let Some(name) = path.last() else { continue };
+            // Here it is used, too.
+            if uses(code, name) {
+                code.extend(["use crate::", &path.join("::"), ";\n"]);
+            }
+            let here = [module.as_slice(), std::slice::from_ref(name)].concat();
+            // A function may have the name of its module.
+            if !modules.contains(&here) {
+                passed_on.insert(here, path);
+            }
+        }
+    }
     let imports_of = |module: &Module, code: &String| {
-        let paths = paths(module, code, &modules).into_iter();
+        let paths = paths(module, code, &modules).into_iter().map(|path| origin(path, &passed_on));
         let imported = paths.map(|path| containing(&path, &modules)).filter(|other| other != module);
         (module.clone(), imported.collect())
     };
     files.iter().map(|(module, code)| imports_of(module, code)).collect()
+}
+
+/// Removes every `pub use` from the code of a module, and returns their paths.
+fn take_passed_on(module: &Module, code: &mut String, modules: &BTreeSet<Module>) -> Vec<Vec<String>> {
+    let (mut found, mut rest) = (Vec::new(), String::new());
+    for statement in code.split_inclusive(';') {
+        let at = ["pub use ", "pub(crate) use ", "pub(super) use "].iter().find_map(|it| statement.rfind(it));
+        let (before, passed_on) = statement.split_at(at.unwrap_or(statement.len()));
+        found.extend(paths(module, passed_on, modules));
+        rest.push_str(before);
+    }
+    *code = rest;
+    found
+}
+
+/// Whether the name stands for itself somewhere: not as part of a path, a method or a declaration.
+fn uses(code: &str, name: &str) -> bool {
+    let is_part = |one: char| one.is_alphanumeric() || one == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        let is_other = before.ends_with(['.', ':']) || before.ends_with("fn ") || before.ends_with(is_part);
+        !is_other && !after.starts_with(is_part)
+    })
+}
+
+/// Where the item is that modules pass on under this path.
+fn origin(path: Vec<String>, passed_on: &BTreeMap<Vec<String>, Vec<String>>) -> Vec<String> {
+    let named = (1..=path.len()).find_map(|length| Some((length, passed_on.get(&path[..length])?)));
+    match named {
+        Some((length, target)) => origin([target.as_slice(), &path[length..]].concat(), passed_on),
+        None => path,
+    }
 }
 
 /// The files of a folder as modules, with their code.
@@ -26,7 +75,8 @@ fn read(folder: &Path, parent: &Module, files: &mut BTreeMap<Module, String>) {
     for entry in fs::read_dir(folder).unwrap().flatten() {
         let path = entry.path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
-        if name.ends_with("tests") || name == "simulation" {
+        // Programs of a library are crates of their own.
+        if name.ends_with("tests") || name == "simulation" || name == "bin" {
             continue;
         }
         if path.is_dir() {
@@ -136,12 +186,28 @@ fn cycle(imports: &BTreeMap<Module, BTreeSet<Module>>) -> Option<Vec<String>> {
 
 #[test]
 fn no_modules_import_each_other() {
-    let crates = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../crates")).unwrap().flatten();
-    let cycles = crates.filter_map(|entry| {
-        let cycle = cycle(&imports(&entry.path().join("src")))?.join(" → ");
-        Some(format!("{}: {cycle}", entry.file_name().display()))
+    let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
+    let cycles = crates.chain([root().join("xtask"), root().join("tests")]).filter_map(|folder| {
+        let cycle = cycle(&imports(&folder.join("src")))?.join(" → ");
+        Some(format!("{}: {cycle}", folder.display()))
     });
     assert_eq!(cycles.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn what_a_module_passes_on_is_imported_from_where_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, code: &str| fs::write(folder.path().join(name), code).unwrap();
+    write(
+        "lib.rs",
+        "mod a;\nmod b;\npub use a::{One, two};\npub use b::Three;\nfn f(_: Three) { x.two() }\n",
+    );
+    write("a.rs", "pub struct One;\n");
+    write("b.rs", "use crate::One;\n");
+    let module = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Module>();
+    let found = imports(folder.path());
+    assert_eq!(found[&module(&["b"])], BTreeSet::from([module(&["a"])]));
+    assert_eq!(found[&module(&[])], BTreeSet::from([module(&["b"])]), "it passes on what is in `a`");
 }
 
 #[test]

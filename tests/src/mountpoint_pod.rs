@@ -1,5 +1,5 @@
 //! A Mountpoint Pod without Kubernetes: the mounter as an unprivileged user and a folder shared with it. The test does the
-//! node's part.
+//! node's part. Long, because that is all that the kubelet and the node service do for such a pod.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -35,15 +35,13 @@ use tempfile::TempDir;
 use xtask::s3::{ALICE, Account, Client, ENDPOINT, REGION};
 
 use crate::cluster;
-pub use crate::served::Served;
+pub use crate::served::{LIMIT, Served};
 
 const NAME: &str = "mp-under-test";
 /// What the node says for the version of an API server that does not answer.
 const KUBERNETES: &str = "unknown";
 /// The user and group of Mountpoint Pods.
 pub const USER: u32 = 1000;
-/// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
-pub const LIMIT: Duration = Duration::from_mins(3);
 
 /// When it is dropped, its processes and mounts end, too.
 pub struct MountpointPod {

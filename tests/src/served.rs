@@ -12,7 +12,8 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::mountpoint_pod::LIMIT;
+/// For anything that touches a served path or waits for a process; generous, as the machine may be busy.
+pub const LIMIT: Duration = Duration::from_mins(3);
 
 /// Runs `touch` on a thread of its own. Panics if it has not returned within `limit`; the thread is left behind, and the
 /// end of the cluster, which aborts every FUSE connection, frees it.

@@ -1,4 +1,5 @@
-//! A test's objects on an API server without controllers. The test plays scheduler, binder and kubelet.
+//! A test's objects on an API server without controllers. The test plays scheduler, binder and kubelet. Long, because it creates
+//! and reads every kind of object that the controller knows.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

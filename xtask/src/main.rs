@@ -1,4 +1,5 @@
-//! `cargo xtask …`: the commands for building, running, testing and measuring the project.
+//! `cargo xtask …`: the commands for building, running, testing and measuring the project. Long, because every command is declared
+//! with its arguments.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

@@ -3,6 +3,7 @@
 mod admission;
 mod architecture;
 mod flags;
+mod lengths;
 mod links;
 mod promises;
 mod provisioning;

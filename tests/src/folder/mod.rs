@@ -1,5 +1,5 @@
 //! A folder that is backed by a bucket, as programs may see it: which results of their operations are right, and what the
-//! bucket holds afterwards. Pure, so that it can judge any mount.
+//! bucket holds afterwards. Pure, so that it can judge any mount. Long, because all of it is about the same few maps.
 //!
 //! As long as nobody interferes with the open files of a name, there is one right result. After another client or another
 //! writer has, operations on these open files may fail; but what is in the bucket stays exact: a failed operation has changed

@@ -1,0 +1,57 @@
+//! A file is one idea, for which about 300 lines are enough. A longer one says in its first comment why it is long.
+
+use std::fs;
+
+use super::{files_below, root};
+
+const LINES: usize = 300;
+/// Without a reason. Suites among them grow by a test at a time.
+const OLDER: &[&str] = &[
+    "crates/controller/src/group.rs",
+    "crates/controller/src/provision/class/parameters.rs",
+    "crates/controller/src/simulation/headroom.rs",
+    "crates/controller/src/simulation/mod.rs",
+    "crates/mountpoint/src/connect.rs",
+    "crates/mountpoint/src/fuse/open_files.rs",
+    "crates/mountpoint/src/fuse/writer.rs",
+    "crates/mountpoint/src/inodes/metablock.rs",
+    "crates/mountpoint/src/listings.rs",
+    "crates/mountpoint/src/options.rs",
+    "tests/api/admission.rs",
+    "tests/api/chart.rs",
+    "tests/api/installation.rs",
+    "tests/api/node_moves.rs",
+    "tests/api/warm.rs",
+    "tests/cluster/deaths.rs",
+    "tests/cluster/journeys.rs",
+    "tests/kernel/survival.rs",
+    "tests/src/bin/measure/controller.rs",
+];
+
+fn says_why(text: &str) -> bool {
+    let comment = text.lines().take_while(|line| line.starts_with("//!"));
+    let comment = comment.collect::<String>().to_lowercase();
+    comment.contains("long") && comment.contains("because")
+}
+
+#[test]
+fn a_long_file_says_why() {
+    let mut silent = Vec::new();
+    for file in ["crates", "tests", "xtask"].iter().flat_map(|folder| files_below(&root().join(folder), "rs"))
+    {
+        let text = fs::read_to_string(&file).unwrap();
+        let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
+        let is_ours = !name.contains("/generated/") && !OLDER.contains(&name);
+        if is_ours && text.lines().count() > LINES && !says_why(&text) {
+            silent.push(name.to_owned());
+        }
+    }
+    silent.sort();
+    assert_eq!(silent, [""; 0], "split them, or say in the first comment: long, because …");
+}
+
+#[test]
+fn a_reason_is_in_the_first_comment() {
+    assert!(says_why("//! Requests. Long,\n//! because there are many.\n\nuse a;"));
+    assert!(!says_why("//! Requests.\n\n// Long, because there are many.\n"));
+}

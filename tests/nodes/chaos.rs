@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_mins(30);
 #[tokio::test]
 async fn killed_and_stopped_parts_lose_no_acknowledged_byte_and_leave_nothing() {
     let node = s3_csi_tests::cluster().nodes().unwrap()[1];
-    let report = run(node, selection(), LIMIT).await;
+    let report = run(node, selection(), LIMIT, |_| {}).await;
     assert_eq!(report.details, [""; 0], "{report:?}");
     // Each fault hit its part, unless that had ended with its workload.
     assert_eq!(report.faults + report.too_late, report.planned, "{report:?}");

@@ -72,7 +72,7 @@ impl Judge {
 
 /// All others write.
 pub(super) fn reads(pod: &str) -> bool {
-    pod == "reader" || pod == "idle"
+    ["reader", "idle", "sharer"].contains(&pod)
 }
 
 #[cfg(test)]

@@ -111,6 +111,12 @@ impl Fault {
         matches!(self.part, Part::Mounter | Part::MountProcess) && self.moment == Moment::Unmounting
     }
 
+    /// Whether each of these words is one of its description.
+    pub fn is_described_by(self, words: &str) -> bool {
+        let description = self.to_string();
+        words.split_whitespace().all(|word| description.split(' ').any(|own| own == word))
+    }
+
     /// The errors (`errno`) that docs/failures.md and docs/semantics.md announce for it, to a program that reads or to one
     /// that writes a file of so many bytes. It must see no others.
     pub fn documented_errors(self, written: Option<usize>) -> &'static [i32] {
@@ -149,6 +155,13 @@ mod tests {
         assert_ne!(one, other);
         assert_eq!(one.len(), 140);
         assert!(one.iter().all(|fault| other.iter().any(|it| same(it, fault))));
+    }
+
+    #[test]
+    fn words_of_the_description_select_faults() {
+        let selected =
+            |words: &str| faults(1).into_iter().filter(|fault| fault.is_described_by(words)).count();
+        assert_eq!(["", "Kill Etcd", "Etcd Kill Writing", "Mount"].map(selected), [140, 7, 1, 0]);
     }
 
     /// The medians of docs/performance.md: 755 ms until a container starts, 229 ms of which after the bucket was mounted; 217 ms

@@ -35,6 +35,8 @@ pub struct Report {
     pub acknowledged_bytes: usize,
     pub acknowledged_bytes_lost: usize,
     pub orphans: usize,
+    /// Parts that the bucket still stores, and that no file shows. A killed process cannot abort its upload.
+    pub unfinished_uploads: usize,
     pub stuck_workloads: usize,
     pub reader_errors_outside_documented: usize,
     pub writer_errors_outside_documented: usize,
@@ -50,8 +52,8 @@ impl Report {
 }
 
 /// Injects these faults on this node, until the limit. Stops at the first workload that is stuck, because a later fault would
-/// hide the reason.
-pub async fn run(node: Node, faults: Vec<Fault>, limit: Duration) -> Report {
+/// hide the reason. Calls `show` after each fault.
+pub async fn run(node: Node, faults: Vec<Fault>, limit: Duration, show: impl Fn(&Report)) -> Report {
     let scene = Scene::set(node).await;
     let mut report = Report { planned: faults.len(), ..Report::default() };
     let mut records = Records::default();
@@ -81,6 +83,7 @@ pub async fn run(node: Node, faults: Vec<Fault>, limit: Duration) -> Report {
         }
         records.read(&scene, &mut report);
         eprintln!("{:>4} {fault}: {:.0} s", report.faults, at.elapsed().as_secs_f64());
+        show(&report);
         if outcome.is_err() {
             break;
         }
@@ -130,9 +133,10 @@ impl Records {
             for verdict in self.judge.judge(&pod, &scene.recorded(&pod)) {
                 match verdict {
                     Verdict::Acknowledged(name) if witness::length(&name) == Some(witness::LARGE) => {
-                        check(scene, &name, report);
-                        // There would soon be no place for more.
-                        let _ = scene.story.server.delete(scene.story.name, &format!("out/{name}"));
+                        if check(scene, &name, report) {
+                            // There would soon be no place for more.
+                            let _ = scene.story.server.delete(scene.story.name, &format!("out/{name}"));
+                        }
                     }
                     Verdict::Acknowledged(name) => self.small.push(name),
                     Verdict::Undocumented(line) => {
@@ -150,21 +154,23 @@ impl Records {
     }
 }
 
-/// Compares a file whose close succeeded with its object.
-fn check(scene: &Scene, name: &str, report: &mut Report) {
+/// Whether the object of a file whose close succeeded has its content. If not, it is kept with the logs.
+fn check(scene: &Scene, name: &str, report: &mut Report) -> bool {
     let written = witness::content(name).unwrap();
     let stored = scene.story.server.get(scene.story.name, &format!("out/{name}"));
     let kept =
         stored.as_ref().map_or(0, |stored| stored.iter().zip(&written).filter(|(a, b)| a == b).count());
     report.acknowledged_bytes += written.len();
-    if kept < written.len() || stored.as_ref().is_ok_and(|stored| stored.len() != written.len()) {
-        report.acknowledged_bytes_lost += (written.len() - kept).max(1);
-        report.say(format!(
-            "{name}: {kept} of {} bytes are in the bucket: {:?}",
-            written.len(),
-            stored.err()
-        ));
+    if stored.as_ref().is_ok_and(|stored| *stored == written) {
+        return true;
     }
+    report.acknowledged_bytes_lost += (written.len() - kept).max(1);
+    let error = stored.as_ref().err();
+    report.say(format!("{name}: {kept} of {} bytes are in the bucket: {error:?}", written.len()));
+    if let Ok(stored) = stored {
+        scene.keep(name, &stored);
+    }
+    false
 }
 
 /// Judges what the programs recorded until their end. All small files are still in the bucket; nothing else is left when
@@ -178,6 +184,7 @@ async fn finish(scene: Scene, mut records: Records, report: &mut Report) {
     for name in &records.small {
         check(&scene, name, report);
     }
+    report.unfinished_uploads = scene.story.server.unfinished_uploads(scene.story.name).unwrap().len();
     let left = reached(CLEAN_WITHIN, || async {
         let left: Vec<String> =
             scene.story.left().await.into_iter().chain(scene.provisioned().await).collect();
@@ -186,6 +193,11 @@ async fn finish(scene: Scene, mut records: Records, report: &mut Report) {
     if let Err(left) = left.await {
         report.orphans = left.lines().count();
         report.say(format!("left: {left}"));
+    }
+    if !report.details.is_empty() {
+        for pod in scene.records() {
+            scene.keep(&pod, scene.recorded(&pod).as_bytes());
+        }
         return;
     }
     let classes = Api::<StorageClass>::all(scene.story.here.client.clone());

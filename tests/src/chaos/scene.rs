@@ -35,12 +35,14 @@ pub(super) struct Scene {
     number: AtomicUsize,
 }
 
-/// The programs that run all the time: (pod, volume, role).
-const LASTING: [(&str, &str, Role); 3] = [
+/// The programs that run all the time: (pod, volume, role). The last shares the mount of the writer, and reads what that wrote.
+const LASTING: [(&str, &str, Role); 4] = [
     ("reader", "chaos-reader", Role::Read),
-    ("writer", "chaos-writer", Role::Write),
+    ("writer", WRITERS, Role::Write),
     ("idle", "chaos-idle", Role::Wait),
+    ("sharer", WRITERS, Role::Wait),
 ];
+const WRITERS: &str = "chaos-writer";
 
 impl Scene {
     pub(super) async fn set(node: Node) -> Self {
@@ -56,20 +58,32 @@ impl Scene {
         let buckets = story.server.buckets().unwrap().into_iter().collect();
         let scene = Self { story, node, buckets, number: AtomicUsize::new(0) };
         for (pod, volume, role) in LASTING {
+            if pod != "sharer" {
+                scene.volume(volume, role).await;
+            }
             scene.start(pod, volume, role).await;
         }
         scene.goes_on(0).await.unwrap();
         scene
     }
 
-    /// A pod with a witness, which tolerates that its node fails, and a volume of its own.
-    async fn start(&self, pod: &str, volume: &str, role: Role) {
+    async fn volume(&self, name: &str, role: Role) {
         let prefix = if role == Role::Write { "out/" } else { "in/" };
         self.story
-            .volume(volume, |volume| {
+            .volume(name, |volume| {
                 volume["spec"]["mountOptions"] = json!(["allow-delete", format!("prefix={prefix}")]);
             })
             .await;
+    }
+
+    /// A writer with a volume of its own.
+    async fn start_writer(&self, name: &str) {
+        self.volume(name, Role::Write).await;
+        self.start(name, name, Role::Write).await;
+    }
+
+    /// A pod with a witness, which tolerates that its node fails.
+    async fn start(&self, pod: &str, volume: &str, role: Role) {
         let mut spec = manifest::pod(&[volume], "");
         let container = &mut spec["containers"][0];
         container["image"] = json!(TESTPOD);
@@ -103,6 +117,15 @@ impl Scene {
         }
     }
 
+    /// Puts it to the logs, which outlive the cluster as evidence.
+    pub(super) fn keep(&self, name: &str, content: &[u8]) {
+        let folder = self.story.here.cluster.logs(Node::FIRST).join("chaos");
+        let kept = fs::create_dir_all(&folder).and_then(|()| fs::write(folder.join(name), content));
+        if let Err(error) = kept {
+            eprintln!("cannot keep {name} in {}: {error}", folder.display());
+        }
+    }
+
     /// What the witness of the pod has recorded.
     pub(super) fn recorded(&self, pod: &str) -> String {
         fs::read_to_string(self.record(pod)).unwrap_or_default()
@@ -124,7 +147,7 @@ impl Scene {
     /// Waits until the witness succeeds in something that it began after this time.
     async fn succeeds(&self, pod: &str, after: i64) -> Result<(), Stuck> {
         let seen = reached(LIMIT, || async {
-            if pod == "idle" {
+            if LASTING.iter().any(|(name, _, role)| *name == pod && *role == Role::Wait) {
                 self.ask(pod);
             }
             let entries = self.entries(pod, after);
@@ -170,11 +193,11 @@ impl Scene {
         Ok(match moment {
             Moment::Idle | Moment::Reading | Moment::Writing => Act::None,
             Moment::Mounting => {
-                self.start(&name, &name, Role::Write).await;
+                self.start_writer(&name).await;
                 Act::Mount(name)
             }
             Moment::Unmounting => {
-                self.start(&name, &name, Role::Write).await;
+                self.start_writer(&name).await;
                 self.succeeds(&name, 0).await?;
                 self.story.mountpoint_pods().await;
                 self.delete(&name).await;

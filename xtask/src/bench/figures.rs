@@ -8,6 +8,9 @@ use anyhow::Result;
 
 use crate::cache::checkout;
 
+/// In the checkout.
+pub(super) const OUTPUT: &str = "target/bench";
+
 /// Samples of one measurement, in the unit that its key ends with.
 struct Row {
     key: String,
@@ -31,7 +34,7 @@ impl Figures {
 
     /// Prints the table and writes `target/bench/NAME.json`.
     pub(super) fn publish(&self, name: &str) -> Result<()> {
-        let folder = checkout().join("target/bench");
+        let folder = checkout().join(OUTPUT);
         fs::create_dir_all(&folder)?;
         let file = folder.join(format!("{name}.json"));
         fs::write(&file, serde_json::to_vec_pretty(&self.medians())?)?;

@@ -27,14 +27,15 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
-    /// Measure only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options` (only for `data`).
-    #[arg(long, value_name = "ROW")]
+    /// Of `data`, only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options`. Of `chaos`, only the faults
+    /// that are described by these words, such as `Kill Etcd Writing`; each repetition has another moment.
+    #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     /// The order of the faults and the moments at which they happen (only for `chaos`).
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Begin no other fault after so many minutes (only for `chaos`).
-    #[arg(long, default_value_t = 60)]
+    #[arg(long, default_value_t = 120)]
     minutes: u64,
 }
 
@@ -58,7 +59,10 @@ enum Name {
 
 pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
     match wanted.name {
-        Name::Chaos => chaos::measure(cache, wanted.seed, wanted.minutes)?.publish("chaos"),
+        Name::Chaos => {
+            let (repetitions, only) = (wanted.repetitions.unwrap_or(1), wanted.only.as_deref());
+            chaos::measure(cache, wanted.seed, wanted.minutes, repetitions, only)?.publish("chaos")
+        }
         Name::Controller => controller::measure(cache, wanted.repetitions)?.publish("controller"),
         Name::Data => {
             let (other, only) = (wanted.mount_s3.as_deref(), wanted.only.as_deref());

@@ -15,8 +15,9 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let samples = match arguments.as_slice() {
-        ["chaos", seed, minutes] => {
-            in_runtime(chaos::measure(seed.parse().unwrap(), minutes.parse().unwrap()))
+        ["chaos", seed, minutes, repetitions, only] => {
+            let [seed, minutes, repetitions] = [seed, minutes, repetitions].map(|it| it.parse().unwrap());
+            in_runtime(chaos::measure(seed, minutes, repetitions, only))
         }
         ["controller"] => in_runtime(controller::measure()),
         ["data", other, only] => {

@@ -38,6 +38,7 @@ pub mod processes;
 pub mod program;
 pub mod prometheus;
 pub mod reference;
+pub mod refusal;
 pub mod relay;
 pub mod relocation;
 pub mod right;

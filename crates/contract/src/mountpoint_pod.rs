@@ -146,11 +146,6 @@ impl MountpointPod {
         self.terminating || self.needs_unmount || self.has_ended()
     }
 
-    /// The scheduler finds no room for it.
-    pub fn is_unschedulable(&self) -> bool {
-        self.phase == Phase::Pending && self.node.is_none() && self.start_failure.is_some()
-    }
-
     pub fn has_ended(&self) -> bool {
         self.phase.has_ended()
     }

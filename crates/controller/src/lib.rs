@@ -23,6 +23,7 @@ pub mod provision;
 pub mod queues;
 pub mod reconcile;
 pub mod resources;
+pub mod room;
 pub mod run;
 #[cfg(test)]
 mod simulation;

@@ -104,7 +104,8 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     let openshift = flags.openshift.or(detected);
     let blueprint = Blueprint::new(flags.clone(), env!("CARGO_PKG_VERSION"), openshift);
     let (per_node, in_cluster) = (flags.warm_mountpoint_pods, flags.most_warm_mountpoint_pods);
-    caches.world.lock().warm = WarmPods::new(per_node, in_cluster, blueprint.warm_shape());
+    caches.world.lock().warm =
+        WarmPods::new(per_node, in_cluster, blueprint.warm_shape(), blueprint.warm_resources());
     caches.world.lock().headroom.is_on = flags.reserves_headroom();
     let reconciler = Arc::new(Reconciler {
         reader: Reader::new(&client, &flags.mountpoint_namespace),

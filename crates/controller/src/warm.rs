@@ -4,7 +4,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use contract::slim::{SlimCondition, SlimPod};
+use contract::slim::SlimPod;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -152,20 +152,11 @@ pub fn is_ready(pod: &MountpointPod) -> bool {
     runs && !pod.is_ending() && !pod.no_new_workload
 }
 
-/// Whether the scheduler finds no node with enough resources for a workload. Its message names no node, only how many nodes lack
-/// what: `0/3 nodes are available: 1 Insufficient memory, 2 Too many pods.` A workload that waits for longer than warm pods make
-/// room has already had theirs, perhaps from an earlier controller.
-pub fn is_crowded_out(pod: &SlimPod, now: Timestamp) -> bool {
+/// Whether a workload is older than warm pods make room for one. If it lacks room when a controller starts, an earlier one has
+/// already made room for it.
+pub fn has_had_room(pod: &SlimPod, now: Timestamp) -> bool {
     let created = pod.metadata.creation_timestamp.as_ref();
-    let is_new = created.is_some_and(|created| now.duration_since(created.0) < FULL_FOR);
-    let lacks_resources = |condition: &SlimCondition| {
-        let message = condition.message.as_deref().unwrap_or_default();
-        condition.kind == "PodScheduled"
-            && condition.status == "False"
-            && condition.reason.as_deref() == Some("Unschedulable")
-            && (message.contains("Insufficient ") || message.contains("Too many pods"))
-    };
-    is_new && pod.status.conditions.iter().any(lacks_resources)
+    created.is_some_and(|created| now.duration_since(created.0) >= FULL_FOR)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ async fn absorb<K: Kind>(
             }
             Ok(Event::InitApply(object)) => {
                 listed.insert(K::id(&object));
-                K::set(&caches, object)
+                K::list(&caches, object)
             }
             // What was known and is not in the new list was deleted while the watch was interrupted.
             Ok(Event::InitDone) => {

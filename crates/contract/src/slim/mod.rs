@@ -33,6 +33,39 @@ pub struct SlimPodSpec {
     pub security_context: Option<SlimSecurityContext>,
     pub volumes: Vec<SlimPodVolume>,
     pub scheduling_gates: Vec<SlimGate>,
+    pub affinity: Option<SlimAffinity>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimAffinity {
+    pub node_affinity: Option<SlimNodeAffinity>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimNodeAffinity {
+    pub required_during_scheduling_ignored_during_execution: Option<SlimNodeSelector>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimNodeSelector {
+    pub node_selector_terms: Vec<SlimNodeTerm>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimNodeTerm {
+    pub match_fields: Vec<SlimFieldMatch>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(default)]
+pub struct SlimFieldMatch {
+    pub key: String,
+    pub operator: String,
+    pub values: Vec<String>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

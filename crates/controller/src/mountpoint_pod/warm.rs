@@ -3,7 +3,7 @@
 //! Nothing of a pod's spec can be changed later, its priority class included. So a warm pod is, from the start, what it will
 //! be when it serves, and only volumes that need no other spec can claim it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use contract::mountpoint_pod::EarlyMount;
 use contract::names::annotation;
@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha224};
 
 use super::shape::Shape;
 use super::{Blueprint, Served};
+use crate::room::PODS;
 
 /// As long as it is warm, a cluster autoscaler may remove its node without asking.
 pub(super) const SAFE_TO_EVICT: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
@@ -43,6 +44,13 @@ impl Blueprint {
     pub fn warm_shape(&self) -> String {
         let pod = json!(self.unmarked("", "")).to_string();
         base16ct::lower::encode_string(&Sha224::digest(pod))
+    }
+
+    /// What a warm pod takes of its node. A limit without a request is one.
+    pub fn warm_resources(&self) -> BTreeSet<String> {
+        let resources = self.spec("", &Shape::default()).containers.into_iter().filter_map(|it| it.resources);
+        let amounts = resources.flat_map(|bounds| [bounds.requests, bounds.limits]).flatten();
+        amounts.flat_map(BTreeMap::into_keys).chain([PODS.to_owned()]).collect()
     }
 
     /// Whether a warm pod can serve the volume.
@@ -178,5 +186,17 @@ mod tests {
         ] {
             assert_ne!(shape, blueprint(&[flag]).warm_shape(), "{flag}");
         }
+    }
+
+    #[test]
+    fn it_takes_what_it_requests_and_one_pod_of_its_node() {
+        let resources = |given: &str| -> Vec<String> {
+            let flag = format!("--mountpoint-resources={given}");
+            blueprint(&[&flag]).warm_resources().into_iter().collect()
+        };
+        let usual =
+            r#"{"requests": {"memory": "64Mi", "ephemeral-storage": "16Mi"}, "limits": {"memory": "512Mi"}}"#;
+        assert_eq!(resources(usual), ["ephemeral-storage", "memory", "pods"]);
+        assert_eq!(resources(r#"{"limits": {"cpu": "1"}}"#), ["cpu", "pods"]);
     }
 }

@@ -1,5 +1,6 @@
 //! How objects of each kind are kept.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -15,8 +16,9 @@ use crate::key::Key;
 use crate::observed::{Attachment, MountpointPod, S3Volume, Workload};
 use crate::provision::claims::cache::ProvisionCache;
 use crate::provision::claims::claim::Claim;
+use crate::room::{lacked_by, only_on};
 use crate::slim::{SlimClaim, SlimNode, SlimVolume};
-use crate::warm;
+use crate::warm::has_had_room;
 use crate::world::World;
 
 /// What the watches keep up to date.
@@ -40,6 +42,10 @@ pub(super) trait Kind {
     const NAME: &'static str;
     /// Returns what the change may concern. An object that is of no interest is not kept.
     fn set(caches: &Caches, object: Self::Object) -> Vec<Key>;
+    /// The same for one that was there before the watch began.
+    fn list(caches: &Caches, object: Self::Object) -> Vec<Key> {
+        Self::set(caches, object)
+    }
     fn id(object: &Self::Object) -> String;
     fn remove(caches: &Caches, id: &str) -> Vec<Key>;
     fn ids(caches: &Caches) -> Vec<String>;
@@ -192,11 +198,12 @@ impl Kind for CrowdedOut {
     type Object = SlimPod;
     const NAME: &'static str = "unscheduled_pods";
     fn set(caches: &Caches, pod: SlimPod) -> Vec<Key> {
-        let uid = Self::id(&pod);
-        if warm::is_crowded_out(&pod, Timestamp::now()) {
-            return caches.world.lock().set_crowded_out(&uid);
-        }
-        Self::remove(caches, &uid)
+        caches.world.lock().set_unscheduled(&Self::id(&pod), &lacked_by(&pod), only_on(&pod).as_ref())
+    }
+    fn list(caches: &Caches, pod: SlimPod) -> Vec<Key> {
+        let only_on =
+            if has_had_room(&pod, Timestamp::now()) { Some(BTreeSet::new()) } else { only_on(&pod) };
+        caches.world.lock().set_unscheduled(&Self::id(&pod), &lacked_by(&pod), only_on.as_ref())
     }
     fn id(pod: &SlimPod) -> String {
         pod.uid().unwrap_or_default()

@@ -9,6 +9,7 @@ use super::state::{ObjectName, World, remove_from};
 use crate::headroom::{GatedWorkload, Headroom, HeadroomPod, Mark};
 use crate::key::Key;
 use crate::observed::S3Volume;
+use crate::room::lacked_by_mountpoint_pod;
 
 fn claims_of(gated: &GatedWorkload) -> impl Iterator<Item = ObjectName> + '_ {
     let namespace = &gated.workload.namespace;
@@ -103,7 +104,8 @@ impl World {
         let attachments = self.attachments_in(self.attachments_by_workload.get(uid));
         let unschedulable = attachments.filter(|attachment| {
             let pod = attachment.spec.mountpoint_pod_of(uid).and_then(|name| self.pods.get(name));
-            pod.is_some_and(|pod| pod.is_unschedulable() && !pod.is_ending())
+            // Its headroom pod has what it lacks, whatever that is: both request the same.
+            pod.is_some_and(|pod| !lacked_by_mountpoint_pod(pod).is_empty() && !pod.is_ending())
         });
         unschedulable.map(|attachment| attachment.spec.persistent_volume_name.clone()).collect()
     }
@@ -117,8 +119,8 @@ fn usable(volume: &S3Volume) -> Option<(String, Volume)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observed::{MountpointPod, Phase, StartFailure, Workload};
-    use crate::world::tests::{attachment, mountpoint_pod, volume, workload};
+    use crate::observed::Workload;
+    use crate::world::tests::{attachment, unscheduled, volume, workload};
 
     fn gated(version: u64) -> GatedWorkload {
         let workload = Workload { node: String::new(), ..workload("w") };
@@ -204,14 +206,15 @@ mod tests {
         let mut world = world();
         world.set_headroom_pod(headroom("pv"));
         world.set_attachment(attachment(1, "", "mp", &["w"]));
-        let failure = StartFailure { reason: "Unschedulable".into(), message: "full".into() };
-        let waiting = MountpointPod {
-            phase: Phase::Pending,
-            node: None,
-            start_failure: Some(failure),
-            ..mountpoint_pod("mp", "a", "w")
-        };
-        assert!(world.set_pod(waiting).contains(&key()[0]));
+        let claim = "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found";
+        world.set_pod(unscheduled("mp", 1, claim));
+        assert_eq!(
+            world.headroom_of("w").0.unschedulable,
+            BTreeSet::new(),
+            "the volume of its cache is made"
+        );
+        let full = unscheduled("mp", 2, "0/1 nodes are available: 1 Insufficient cpu.");
+        assert!(world.set_pod(full).contains(&key()[0]));
         assert_eq!(world.headroom_of("w").0.unschedulable, BTreeSet::from(["pv".to_owned()]));
     }
 }

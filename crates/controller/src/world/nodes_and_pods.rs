@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::state::{Demand, World, remove_from};
 use crate::key::Key;
 use crate::observed::{MountpointPod, Phase};
+use crate::room::lacked_by_mountpoint_pod;
 
 impl World {
     pub fn set_pod(&mut self, pod: MountpointPod) -> Vec<Key> {
@@ -21,7 +22,8 @@ impl World {
         if let Some(attachment) = &pod.attachment {
             self.pods_by_attachment.entry(attachment.clone()).or_default().insert(name.clone());
         }
-        let headroom = if pod.is_unschedulable() { self.headroom_keys_of_pod(&name) } else { Vec::new() };
+        let has_room = lacked_by_mountpoint_pod(&pod).is_empty();
+        let headroom = if has_room { Vec::new() } else { self.headroom_keys_of_pod(&name) };
         self.pods.insert(name.clone(), pod);
         self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).chain(headroom).collect()
     }

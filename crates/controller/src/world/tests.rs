@@ -7,6 +7,7 @@ use super::*;
 use crate::key::Key;
 use crate::observed::{Attachment, MountpointPod, Phase, S3Volume, Workload};
 use contract::attachment::{AttachmentSpec, WorkloadAttachment};
+use contract::mountpoint_pod::StartFailure;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 pub(super) fn workload(uid: &str) -> Workload {
@@ -51,6 +52,19 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         cache_mebibytes: None,
         start_failure: None,
         last_end: None,
+    }
+}
+
+/// One that the scheduler has placed on no node, for this reason.
+pub(super) fn unscheduled(name: &str, version: u64, message: &str) -> MountpointPod {
+    let failure = StartFailure { reason: "Unschedulable".into(), message: message.into() };
+    MountpointPod {
+        resource_version: version,
+        phase: Phase::Pending,
+        node: None,
+        started: false,
+        start_failure: Some(failure),
+        ..mountpoint_pod(name, "a", "w")
     }
 }
 

@@ -1,10 +1,13 @@
 //! Warm Mountpoint Pods in the world.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::state::{World, remove_from};
 use crate::key::Key;
 use crate::observed::MountpointPod;
+use crate::room::lacked_by_mountpoint_pod;
 use crate::warm::{WarmNode, is_ready};
 
 impl World {
@@ -71,13 +74,20 @@ impl World {
         self.warm_key(node).into_iter().filter(|_| before.as_deref() != uid).collect()
     }
 
-    /// A workload that the scheduler finds no room for. The warm pods of all nodes make room for it, but only once: a workload that
-    /// does not fit even then would otherwise keep them away for good.
-    pub fn set_crowded_out(&mut self, uid: &str) -> Vec<Key> {
-        if !self.warm.crowded_out.insert(uid.to_owned()) {
+    /// A workload that is on no node, and what it lacks there. If warm pods have that, those of all nodes, or of the only ones
+    /// where it may run, make room for it, but only once: a workload that does not fit even then would otherwise keep them away
+    /// for good.
+    pub fn set_unscheduled(
+        &mut self,
+        uid: &str,
+        lacks: &BTreeSet<&str>,
+        only_on: Option<&BTreeSet<String>>,
+    ) -> Vec<Key> {
+        if !self.warm.has_any(lacks) || !self.warm.crowded_out.insert(uid.to_owned()) {
             return Vec::new();
         }
-        let nodes: Vec<String> = self.warm.by_node.keys().cloned().collect();
+        let may_run = |node: &&String| only_on.is_none_or(|nodes| nodes.contains(*node));
+        let nodes: Vec<String> = self.warm.by_node.keys().filter(may_run).cloned().collect();
         self.warm.yielding.extend(nodes.iter().cloned());
         nodes.into_iter().map(Key::WarmPods).collect()
     }
@@ -104,7 +114,7 @@ impl World {
         if let Some(warm) = &pod.warm {
             self.warm.by_node.entry(warm.node.clone()).or_default().insert(pod.name.clone());
         }
-        if !pod.is_unschedulable() {
+        if !self.warm.has_any(&lacked_by_mountpoint_pod(pod)) {
             return None;
         }
         let attached = self.attachments_in(self.attachments_by_pod.get(&pod.name)).next();
@@ -146,7 +156,7 @@ mod tests {
     use crate::observed::Phase;
     use crate::warm::PerNode;
     use crate::world::WarmPods;
-    use crate::world::tests::{attachment, mountpoint_pod};
+    use crate::world::tests::{attachment, mountpoint_pod, unscheduled};
 
     fn now() -> Time {
         Time(Timestamp::from_second(1000).unwrap())
@@ -158,7 +168,8 @@ mod tests {
     }
 
     fn world(pods: &[MountpointPod]) -> World {
-        let warm = WarmPods::new(PerNode::Fixed(2), 3, "now".into());
+        let warm =
+            WarmPods::new(PerNode::Fixed(2), 3, "now".into(), ["memory", "pods"].map(str::to_owned).into());
         let mut world = World { warm, ..World::default() };
         world.set_node("n".to_owned());
         for pod in pods {
@@ -233,27 +244,44 @@ mod tests {
     #[test]
     fn warm_pods_make_room_once_for_each_workload_that_fits_nowhere() {
         let mut world = world(&[pod("mp-1", "now")]);
-        assert_eq!(world.set_crowded_out("w"), [Key::WarmPods("n".into())]);
+        let memory = BTreeSet::from(["memory"]);
+        assert_eq!(world.set_unscheduled("w", &memory, None), [Key::WarmPods("n".into())]);
         assert_eq!(world.warm_node("n", &now()).full, Some(now()));
         world.warm.full.clear();
-        assert_eq!(world.set_crowded_out("w"), [], "it is still there");
+        assert_eq!(world.set_unscheduled("w", &BTreeSet::new(), None), [], "it waits for something else");
+        assert_eq!(world.set_unscheduled("w", &memory, None), [], "it is still there");
         assert_eq!(world.warm_node("n", &now()).full, None);
         world.remove_crowded_out("w");
-        assert_eq!(world.set_crowded_out("w").len(), 1);
+        assert_eq!(world.set_unscheduled("w", &memory, None).len(), 1);
+    }
+
+    #[test]
+    fn warm_pods_stay_where_their_end_would_not_help() {
+        let mut world = world(&[pod("mp-1", "now")]);
+        let scarce = BTreeSet::from(["cpu", "nvidia.com/gpu", "hugepages-2Mi"]);
+        assert_eq!(world.set_unscheduled("other-resources", &scarce, None), []);
+        let lacks = BTreeSet::from(["cpu", "memory"]);
+        let elsewhere = BTreeSet::from(["another".to_owned()]);
+        assert_eq!(world.set_unscheduled("daemon-elsewhere", &lacks, Some(&elsewhere)), []);
+        assert_eq!(world.set_unscheduled("has-had-room", &lacks, Some(&BTreeSet::new())), []);
+        assert_eq!(world.set_unscheduled("has-had-room", &lacks, None), [], "in a later message, too");
+        assert_eq!(world.warm_node("n", &now()).full, None);
+        let here = BTreeSet::from(["n".to_owned()]);
+        assert_eq!(world.set_unscheduled("daemon-here", &lacks, Some(&here)), [Key::WarmPods("n".into())]);
     }
 
     #[test]
     fn a_node_without_room_for_a_serving_pod_is_full() {
         let mut world = world(&[pod("mp-1", "now")]);
         world.set_attachment(attachment(1, "", "mp", &["w"]));
-        let failure = StartFailure { reason: "Unschedulable".into(), message: "full".into() };
-        let waiting = MountpointPod {
-            phase: Phase::Pending,
-            node: None,
-            start_failure: Some(failure),
-            ..mountpoint_pod("mp", "a", "w")
-        };
-        let keys = world.set_pod(waiting);
+        let claim = "0/1 nodes are available: waiting for ephemeral volume controller to create the persistentvolumeclaim \
+                     \"mp-local-cache\".";
+        for (version, message) in [(1, claim), (2, "0/1 nodes are available: 1 Insufficient cpu.")] {
+            let keys = world.set_pod(unscheduled("mp", version, message));
+            assert!(!keys.contains(&Key::WarmPods("n".into())), "{message}: {keys:?}");
+            assert_eq!(world.warm_node("n", &now()).full, None, "{message}");
+        }
+        let keys = world.set_pod(unscheduled("mp", 3, "0/1 nodes are available: 1 Insufficient memory."));
         assert!(keys.contains(&Key::WarmPods("n".into())), "{keys:?}");
         assert_eq!(world.warm_node("n", &now()).full, Some(now()));
     }

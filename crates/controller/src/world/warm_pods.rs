@@ -20,6 +20,8 @@ pub struct WarmPods {
     pub in_cluster: usize,
     /// Shape of the pods that this controller makes.
     pub shape: String,
+    /// What each of them takes of its node.
+    pub resources: BTreeSet<String>,
     pub(super) by_node: HashMap<String, BTreeSet<String>>,
     /// UIDs of nodes where the driver runs and pods may be added.
     pub(super) open: HashMap<String, String>,
@@ -42,16 +44,17 @@ pub struct WarmPods {
 
 impl Default for WarmPods {
     fn default() -> Self {
-        Self::new(PerNode::Fixed(0), 0, String::new())
+        Self::new(PerNode::Fixed(0), 0, String::new(), BTreeSet::new())
     }
 }
 
 impl WarmPods {
-    pub fn new(per_node: PerNode, in_cluster: usize, shape: String) -> Self {
+    pub fn new(per_node: PerNode, in_cluster: usize, shape: String, resources: BTreeSet<String>) -> Self {
         Self {
             per_node,
             in_cluster,
             shape,
+            resources,
             by_node: HashMap::new(),
             open: HashMap::new(),
             used: HashMap::new(),
@@ -64,6 +67,11 @@ impl WarmPods {
             reserved: HashMap::new(),
             coming: 0,
         }
+    }
+
+    /// Whether the end of one would leave more of any of these.
+    pub(super) fn has_any(&self, lacking: &BTreeSet<&str>) -> bool {
+        lacking.iter().any(|resource| self.resources.contains(*resource))
     }
 
     pub fn is_off(&self) -> bool {

@@ -1,5 +1,7 @@
 //! Headroom that is reserved for Mountpoint Pods before their workload is scheduled.
 
+mod waiting;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -112,8 +114,10 @@ async fn a_workload_that_asks_is_scheduled_after_headroom_is_reserved() {
     assert_eq!(headroom_pods(&stage, &workload).await.len(), 2, "the workload does not run yet");
 
     // The headroom pod of a volume makes room, if the scheduler finds none for its Mountpoint Pod.
-    let full =
-        json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "full"});
+    let full = json!({
+        "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 Insufficient memory.",
+    });
     stage.report_mountpoint(&mountpoint.name_any(), json!({"phase": "Pending", "conditions": [full]})).await;
     stage.mountpoint_gone(&of("one")).await;
     assert_eq!(headroom_pods(&stage, &workload).await.len(), 1);
@@ -146,29 +150,6 @@ async fn claims_that_can_still_be_bound_keep_the_gate() {
     stage.bind("free").await;
     is_ungated(&stage, "w").await;
     assert_eq!(headroom_pods(&stage, &workload).await.len(), 2, "none for the claim that is bound later");
-    stage.remove("w").await;
-    number_of_headroom_pods(&stage, &workload, 0).await;
-}
-
-#[tokio::test]
-async fn a_volume_without_headroom_keeps_no_workload_waiting() {
-    let _running = controller::none().await;
-    let stage = Stage::set("headroom-refused").await;
-    let _controller = reserving(&stage).await;
-    stage.volume("invalid", &[("mountpointContainerResourcesRequestsCpu", "much")], &[]).await;
-    let resources = [
-        ("mountpointContainerResourcesRequestsMemory", "2Gi"),
-        ("mountpointContainerResourcesLimitsMemory", "1Gi"),
-    ];
-    stage.volume("refused", &resources, &[]).await;
-    stage.volume("data", &[], &[]).await;
-    let workload = gated(&stage, "w", &["invalid", "refused", "data"]).await;
-    is_ungated(&stage, "w").await;
-    let note = stage.event("w", "HeadroomPodRejected").await;
-    assert!(note.contains(&stage.volume_name("refused")) && note.contains("limit"), "{note}");
-    assert_eq!(headroom_pods(&stage, &workload).await.len(), 1);
-    gated(&stage, "without", &[]).await;
-    is_ungated(&stage, "without").await;
     stage.remove("w").await;
     number_of_headroom_pods(&stage, &workload, 0).await;
 }

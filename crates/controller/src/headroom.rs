@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use contract::names::headroom_pod;
 use contract::volume::Volume;
+use jiff::Timestamp;
 
 pub use observed::{GatedWorkload, HeadroomPod, Mark};
 
@@ -18,6 +19,9 @@ use crate::step::Step;
 
 /// Claims are not watched here, and their volumes may be of other drivers.
 const CLAIMS_AGAIN: Duration = Duration::from_secs(5);
+/// A claim that was not bound for long is rarely bound in the next seconds, and many pods that wait for claims like that must not
+/// keep the API server busy.
+const CLAIMS_AGAIN_AT_LAST: Duration = Duration::from_mins(2);
 
 /// Everything that the decision about one workload's headroom is based on.
 #[derive(Clone, Debug)]
@@ -47,10 +51,12 @@ impl Headroom {
         }
     }
 
-    /// When to look again at a workload that is not scheduled yet.
-    pub fn look_again(&self) -> Option<Duration> {
-        let has_gate = self.gated.as_ref().is_some_and(|gated| gated.has_gate);
-        (self.is_on && has_gate && self.awaits_claims).then_some(CLAIMS_AGAIN)
+    /// When to look again at a workload that is not scheduled yet: it then has waited a quarter longer at most.
+    pub fn look_again(&self, now: Timestamp) -> Option<Duration> {
+        let waits = |gated: &&GatedWorkload| self.is_on && self.awaits_claims && gated.has_gate;
+        let created = self.gated.as_ref().filter(waits)?.workload.created.as_ref();
+        let waited = created.and_then(|created| Duration::try_from(now.duration_since(created.0)).ok());
+        Some((waited.unwrap_or_default() / 4).clamp(CLAIMS_AGAIN, CLAIMS_AGAIN_AT_LAST))
     }
 
     /// The label comes first, because the scheduler places a headroom pod by it, and the gate last.

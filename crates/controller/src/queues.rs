@@ -10,20 +10,23 @@ use crate::key::Key;
 /// Where keys go: to the dispatchers of the leader, and nowhere in other replicas.
 pub type Sink = Arc<Mutex<Option<Queues>>>;
 
-/// An S3 server that does not respond must not delay mounts, nor volumes with many objects to delete new claims.
+/// An S3 server that does not respond must not delay mounts, nor volumes with many objects to delete new claims, nor workloads that
+/// ask for headroom, which anyone who may create pods can make many of, anything else.
 #[derive(Debug)]
 pub struct Queues {
     pub mounts: mpsc::UnboundedSender<Key>,
     pub provisioning: mpsc::UnboundedSender<Key>,
     pub deletions: mpsc::UnboundedSender<Key>,
+    pub headroom: mpsc::UnboundedSender<Key>,
 }
 
 impl Queues {
     fn of(&self, key: &Key) -> &mpsc::UnboundedSender<Key> {
         match key {
-            Key::Group(_) | Key::Pod(_) | Key::WarmPods(_) | Key::Headroom(_) | Key::Role(_) => &self.mounts,
+            Key::Group(_) | Key::Pod(_) | Key::WarmPods(_) | Key::Role(_) => &self.mounts,
             Key::Claim(..) => &self.provisioning,
             Key::Volume(_) => &self.deletions,
+            Key::Headroom(_) => &self.headroom,
         }
     }
 }
@@ -42,19 +45,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_claims_and_deletions_do_not_wait_for_each_other() {
+    fn what_could_delay_others_has_a_queue_of_its_own() {
         let (mounts, mut to_mount) = mpsc::unbounded_channel();
         let (provisioning, mut to_provision) = mpsc::unbounded_channel();
         let (deletions, mut to_delete) = mpsc::unbounded_channel();
-        let sink: Sink = Arc::new(Mutex::new(Some(Queues { mounts, provisioning, deletions })));
+        let (headroom, mut to_reserve) = mpsc::unbounded_channel();
+        let queues = Queues { mounts, provisioning, deletions, headroom };
+        let sink: Sink = Arc::new(Mutex::new(Some(queues)));
         let name = || "a".to_owned();
         let (claim, volume) = (Key::Claim(name(), name()), Key::Volume(name()));
         send(&sink, vec![claim.clone(), Key::Group(name()), volume.clone(), Key::Pod(name())]);
+        send(&sink, vec![Key::Headroom(name())]);
         let all = |queue: &mut mpsc::UnboundedReceiver<Key>| {
             std::iter::from_fn(|| queue.try_recv().ok()).collect::<Vec<_>>()
         };
         assert_eq!(all(&mut to_mount), [Key::Group(name()), Key::Pod(name())]);
         assert_eq!(all(&mut to_provision), [claim]);
         assert_eq!(all(&mut to_delete), [volume]);
+        assert_eq!(all(&mut to_reserve), [Key::Headroom(name())]);
     }
 }

@@ -49,6 +49,8 @@ const WORKERS: usize = 32;
 const PROVISIONING_WORKERS: usize = 16;
 /// The same for volumes, whose objects may take many requests.
 const DELETING_WORKERS: usize = 8;
+/// One look takes a few requests, and there may be thousands of workloads that wait for claims.
+const HEADROOM_WORKERS: usize = 4;
 /// Everything is looked at again this often, in case a change was missed.
 const RECHECK_EVERY: Duration = Duration::from_mins(10);
 const LEASE: &str = "s3-csi-controller";
@@ -219,7 +221,8 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     let (mounts, to_mount) = mpsc::unbounded_channel();
     let (provisioning, to_provision) = mpsc::unbounded_channel();
     let (deletions, to_delete) = mpsc::unbounded_channel();
-    *reconciler.sink.lock() = Some(Queues { mounts, provisioning, deletions });
+    let (headroom, to_reserve) = mpsc::unbounded_channel();
+    *reconciler.sink.lock() = Some(Queues { mounts, provisioning, deletions, headroom });
     *reconciler.tenure.lock() = stop.clone();
     send(&reconciler.sink, caches.all_keys());
     reconciler.metrics.leader.set(1);
@@ -236,7 +239,8 @@ async fn lead(reconciler: &Arc<Reconciler>, caches: &Caches, stop: CancellationT
     tokio::join!(
         dispatch(to_mount, WORKERS, stop.clone(), handle, observe("mounts")),
         dispatch(to_provision, PROVISIONING_WORKERS, stop.clone(), handle, observe("provisioning")),
-        dispatch(to_delete, DELETING_WORKERS, stop, handle, observe("deletions")),
+        dispatch(to_delete, DELETING_WORKERS, stop.clone(), handle, observe("deletions")),
+        dispatch(to_reserve, HEADROOM_WORKERS, stop, handle, observe("headroom")),
     );
     *reconciler.sink.lock() = None;
     reconciler.metrics.leader.set(0);

@@ -53,8 +53,8 @@ async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
     eventually("the attachment says so", REACTS_WITHIN, || async {
         let conditions = stage.attachments().get(&attachment.name_any()).await.unwrap().status;
         let conditions = conditions.map(|status| status.conditions).unwrap_or_default();
-        let is_told = conditions.iter().any(|condition| condition.reason == "WarmMountpointPodClaimed");
-        Seen::some(is_told.then_some(()), format!("{conditions:?}"))
+        let is_said = conditions.iter().any(|condition| condition.reason == "WarmMountpointPodClaimed");
+        Seen::some(is_said.then_some(()), format!("{conditions:?}"))
     })
     .await;
     let metrics = controller.metrics();

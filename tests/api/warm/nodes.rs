@@ -1,7 +1,5 @@
 //! How many warm pods there are, and where.
 
-use std::collections::BTreeSet;
-
 use contract::names::annotation;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};

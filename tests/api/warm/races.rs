@@ -123,7 +123,7 @@ async fn a_warm_pod_that_must_not_be_changed_is_left_for_a_while() {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} {number}");
         assert!(metrics.contains(&line), "it is not tried again for each volume: {line}: {metrics}");
     }
-    assert_eq!(warm_pods(&stage).await, [warm].into());
+    assert_eq!(warm_pods(&stage).await, BTreeSet::from([warm]));
 }
 
 /// As with a webhook that has failed.

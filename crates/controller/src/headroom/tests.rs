@@ -1,5 +1,6 @@
 use contract::authentication::SecretPresence;
 use contract::volume_plan::VolumePlan;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
 use crate::observed::{Phase, Workload};
@@ -77,8 +78,22 @@ fn the_gate_is_removed_when_every_volume_has_headroom() {
 fn claims_that_are_not_bound_keep_the_gate() {
     let waiting = Headroom { awaits_claims: true, ..headroom(&["a"], &[]) };
     assert_eq!(steps(&waiting), ["label_workload", "create a"]);
-    assert_eq!(waiting.look_again(), Some(CLAIMS_AGAIN));
-    assert_eq!(headroom(&["a"], &[]).look_again(), None);
+}
+
+#[test]
+fn a_workload_that_waits_for_long_is_looked_at_less_often() {
+    let again = |waited: i64, headroom: &Headroom| {
+        let created = Some(Time(Timestamp::UNIX_EPOCH));
+        let headroom = with(headroom, |gated| gated.workload.created = created);
+        headroom.look_again(Timestamp::from_second(waited).unwrap()).map(|again| again.as_secs())
+    };
+    let waiting = Headroom { awaits_claims: true, ..headroom(&["a"], &[]) };
+    for (waited, after) in [(-1, 5), (0, 5), (20, 5), (60, 15), (480, 120), (86_400, 120)] {
+        assert_eq!(again(waited, &waiting), Some(after), "{waited} s");
+    }
+    assert_eq!(waiting.look_again(Timestamp::UNIX_EPOCH), Some(CLAIMS_AGAIN), "its age is not known");
+    assert_eq!(again(60, &headroom(&["a"], &[])), None);
+    assert_eq!(again(60, &Headroom { is_on: false, ..waiting }), None);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
 use service::events;
 
 use super::{ReconcileError, Reconciler};
@@ -25,24 +26,36 @@ impl Reconciler {
                 return Ok(Outcome::Again(super::CACHE_LAG));
             }
         }
+        // One is enough to wait. A pod may have hundreds.
         for (namespace, claim) in &unknown {
-            headroom.awaits_claims |= self.reader.awaits_volume(namespace, claim).await?;
+            if self.reader.awaits_volume(namespace, claim).await? {
+                headroom.awaits_claims = true;
+                break;
+            }
         }
         loop {
             match self.apply(headroom.decide(), None, None).await.failed {
                 None => break,
                 Some((Step::CreateHeadroomPod { volume_name, .. }, StepError::Refused { message, .. })) => {
-                    self.report_refused(&headroom, &volume_name, &message);
+                    self.report_refused(&headroom, "the headroom pod", &volume_name, &message);
                     headroom.refused.insert(volume_name);
-                    (headroom.pods, headroom.gated) = {
-                        let now = self.world().headroom_of(uid).0;
-                        (now.pods, now.gated)
-                    };
+                }
+                // No headroom pod can follow the workload.
+                Some((Step::LabelWorkload(_), StepError::Refused { message, .. })) => {
+                    let volumes: Vec<String> = headroom.volumes.keys().cloned().collect();
+                    for volume in volumes {
+                        self.report_refused(&headroom, "the label of the workload", &volume, &message);
+                        headroom.refused.insert(volume);
+                    }
                 }
                 Some((_, error)) => return Err(error.into()),
             }
+            (headroom.pods, headroom.gated) = {
+                let now = self.world().headroom_of(uid).0;
+                (now.pods, now.gated)
+            };
         }
-        Ok(headroom.look_again().map_or(Outcome::Done, Outcome::Again))
+        Ok(headroom.look_again(Timestamp::now()).map_or(Outcome::Done, Outcome::Again))
     }
 
     /// Those with headroom.
@@ -52,11 +65,11 @@ impl Reconciler {
         with_headroom.map(|workload| workload.uid.clone()).collect()
     }
 
-    fn report_refused(&self, headroom: &Headroom, volume: &str, message: &str) {
+    fn report_refused(&self, headroom: &Headroom, what: &str, volume: &str, message: &str) {
         let workloads = headroom.gated.iter().map(|gated| gated.workload.clone()).collect();
         let message = format!(
-            "the API server refuses the headroom pod for PersistentVolume {volume}, so no room is reserved for its \
-             Mountpoint Pod: {message}"
+            "the API server refuses {what} for PersistentVolume {volume}, so no room is reserved for its Mountpoint Pod: \
+             {message}"
         );
         let (reason, about) = (Reason::HeadroomPodRejected, events::volume(volume));
         self.events.publish(&Notice { workloads, reason, about, message });

@@ -214,3 +214,21 @@ fn an_adopted_pod_gets_a_record_of_what_its_volume_asks_for() {
     assert_eq!(records(Some(Secret), Some(Secret)), []);
     assert_eq!(records(None, None), [], "without the volume, there is nothing to record");
 }
+
+#[test]
+fn a_warm_pod_is_claimed_before_an_attachment_names_it_and_shared() {
+    let mut group = Group { attachments: vec![], pods: BTreeMap::new(), ..group(0, false) };
+    group.waiting = vec!["one".into(), "two".into()];
+    group.warm = Some(MountpointPod { resource_version: 7, ..created("mp-warm") });
+    let steps = group.decide();
+    let [Step::ClaimPod { name, resource_version: 7, .. }, Step::CreateAttachment { spec, .. }] =
+        steps.as_slice()
+    else {
+        panic!("{steps:?}");
+    };
+    let pods = ["one", "two"].map(|uid| spec.mountpoint_pod_of(uid));
+    assert_eq!((name.as_str(), pods), ("mp-warm", [Some("mp-warm"); 2]));
+    group.warm = None;
+    let names: Vec<&str> = group.decide().iter().map(Step::name).collect();
+    assert_eq!(names, ["create_attachment", "create_pod"], "the usual way");
+}

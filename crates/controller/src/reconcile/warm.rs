@@ -26,19 +26,24 @@ impl Reconciler {
             // Before the claim, whose place would else be filled at once.
             self.world().warm.hit(&group.key.node, &group.now);
         }
-        let mut written = self.apply(steps, Some(&group.key), served).await;
-        if let Some((Step::ClaimPod { .. }, StepError::Conflict { .. })) = &written.failed {
-            self.metrics.warm(Warmth::Lost);
+        let written = self.apply(steps, Some(&group.key), served).await;
+        match &written.failed {
             // It stays reserved until a watch shows what became of it, or the reservation lapses.
-            group.warm = None;
-            written = self.apply(group.decide(), Some(&group.key), served).await;
-        } else {
-            self.count_warm(group, &written.steps, suits_warm);
+            Some((Step::ClaimPod { .. }, StepError::Conflict { .. })) => {
+                self.metrics.warm(Warmth::Lost);
+                group.warm = None;
+                self.apply(group.decide(), Some(&group.key), served).await
+            }
+            // There was no answer, and perhaps it is claimed. The next try, which goes the usual way, has to look again first.
+            Some((Step::ClaimPod { .. }, _)) => written,
+            _ => {
+                self.count_warm(group, &written.steps, suits_warm);
+                if let Some(warm) = &group.warm {
+                    self.world().warm.release(&warm.name);
+                }
+                written
+            }
         }
-        if let Some(warm) = &group.warm {
-            self.world().warm.release(&warm.name);
-        }
-        written
     }
 
     /// Whether new pods could have been warm ones.

@@ -7,6 +7,7 @@ use contract::authentication::AuthenticationSource;
 use contract::mountpoint_pod::Warm;
 use contract::sharing::{Identity, SharingKey};
 
+use crate::group::Group;
 use crate::observed::{Attachment, MountpointPod, Phase, created};
 use crate::step::Step;
 
@@ -228,12 +229,23 @@ impl Server {
         }
     }
 
-    /// Applies in order until one fails or `limit` is reached.
-    pub(super) fn apply_some(&mut self, steps: &[Step], limit: usize) {
-        let _ = steps.iter().take(limit).all(|step| {
+    /// As the reconciler does: if the warm pod can no longer be claimed, it goes on without it. It stops after `limit` steps.
+    pub(super) fn write(&mut self, mut group: Group, limit: usize) {
+        let steps = group.decide();
+        let applied = self.apply_some(&steps, limit);
+        if applied < limit && steps.get(applied).is_some_and(Step::claims) {
+            group.warm = None;
+            self.apply_some(&group.decide(), limit - applied);
+        }
+    }
+
+    /// Applies in order until one fails or `limit` is reached, and returns how many were applied.
+    fn apply_some(&mut self, steps: &[Step], limit: usize) -> usize {
+        let applies = |step: &&Step| {
             let applied = self.apply(step);
             self.check();
             applied
-        });
+        };
+        steps.iter().take(limit).take_while(applies).count()
     }
 }

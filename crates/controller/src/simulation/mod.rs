@@ -155,8 +155,8 @@ impl Server {
             Event::Reconcile { group, age, steps } => {
                 let old = remembered(*age);
                 let keys = old.keys();
-                let steps_wanted = old.group(&keys[group % keys.len()], self).decide();
-                self.apply_some(&steps_wanted, *steps);
+                let group = old.group(&keys[group % keys.len()], self);
+                self.write(group, *steps);
             }
             Event::Warm { node, age, steps } => {
                 for step in remembered(*age).warm_pods(*node, self).iter().take(*steps) {
@@ -204,8 +204,7 @@ impl Server {
     /// One pass over everything, with today's knowledge and nothing cut off.
     fn pass(&mut self) {
         for key in self.keys() {
-            let steps = self.group(&key, self).decide();
-            self.apply_some(&steps, usize::MAX);
+            self.write(self.group(&key, self), usize::MAX);
         }
         for attachment in self.attachments.values() {
             assert!(

@@ -296,6 +296,11 @@ async fn wrong_values_are_named() {
             "`podIdentity.enabled`, which is false",
         ),
         ("tls.caCertData=PEM", "`tls.caCertData` needs", "`tls.caCertConfigMap`, which is empty"),
+        (
+            "mountpointPod.warm.perNode=auto,mountpointPod.priorityClassName=system-node-critical",
+            "`mountpointPod.warm.perNode` is auto",
+            "would preempt workloads that run",
+        ),
     ] {
         let error = driver::render(&stage.here.cluster, None, &[value]).unwrap_err().to_string();
         assert!(error.contains(place) && error.contains(words), "{value}: {error}");

@@ -58,6 +58,14 @@ async fn ready(stage: &Stage, number: usize) -> BTreeSet<String> {
     pods
 }
 
+/// Lets it run, unless it does: no warm pod is created beside those that start.
+async fn runs(stage: &Stage, pod: &Pod) {
+    if pod.spec.as_ref().is_none_or(|spec| spec.node_name.is_none()) {
+        stage.schedule_mountpoint(&pod.name_any()).await;
+        stage.run_mountpoint(&pod.name_any()).await;
+    }
+}
+
 /// Waits until the controller has seen that they run.
 async fn known(controller: &Controller, number: usize) {
     let line = format!("s3_csi_controller_warm_mountpoint_pods{{state=\"ready\"}} {number}");

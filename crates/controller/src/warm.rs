@@ -20,6 +20,8 @@ const FAILED_FOR: SignedDuration = SignedDuration::from_mins(1);
 const FULL_FOR: SignedDuration = SignedDuration::from_mins(10);
 /// The kubelet is starting the workload that has just claimed a pod; the start of the next warm pod would slow it down.
 const REPLACED_AFTER: SignedDuration = SignedDuration::from_secs(2);
+/// The same for Mountpoint Pods that workloads wait for. One that takes longer, for its image perhaps, takes nothing from others.
+const STARTS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 
 /// How many warm pods an installation keeps on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +65,10 @@ pub struct WarmNode {
     pub used: Option<Time>,
     /// When there was last a burst: volumes that found none because others had just claimed them.
     pub missed: Option<Time>,
-    /// When a volume last claimed one there.
+    /// When a volume claimed one there, the first of those that are not replaced yet.
     pub claimed: Option<Time>,
+    /// When the last of the node's Mountpoint Pods was created that serve a volume and do not run yet.
+    pub starting: Option<Time>,
     /// When the scheduler last found no room there for a Mountpoint Pod, warm or not, or nowhere for a workload.
     pub full: Option<Time>,
     /// All of the node, whatever their state.
@@ -89,7 +93,8 @@ impl WarmNode {
             by_force: self.node_gone,
         });
         let failing = self.warm.iter().filter(|pod| self.failure_left(pod).is_some()).count();
-        let is_quiet = self.left(self.claimed.as_ref(), REPLACED_AFTER).is_none();
+        let is_quiet = self.left(self.claimed.as_ref(), REPLACED_AFTER).is_none()
+            && self.left(self.starting.as_ref(), STARTS_WITHIN).is_none();
         let missing = wanted.saturating_sub(kept.len() + failing).min(self.quota_left);
         let names: Vec<String> =
             std::iter::repeat_with(unique).take(if is_quiet { missing } else { 0 }).collect();
@@ -106,6 +111,7 @@ impl WarmNode {
         let failures = self.warm.iter().filter_map(|pod| self.failure_left(pod));
         let since = [
             (&self.claimed, REPLACED_AFTER),
+            (&self.starting, STARTS_WITHIN),
             (&self.full, FULL_FOR),
             (&self.used, RECENT),
             (&self.missed, RECENT),

@@ -10,7 +10,7 @@ use s3_csi_tests::controller::{self, Controller};
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::{Value, json};
 
-use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, stage};
+use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, runs, stage};
 
 #[tokio::test]
 async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
@@ -29,12 +29,14 @@ async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
 
     let (usual_attachment, usual) = stage.attached(&stage.workload("one", &["usual"]).await).await;
     assert_ne!(usual.name_any(), warm, "it has another shape");
+    runs(&stage, &usual).await;
     let instant = stage.workload("two", &["instant"]).await;
     let (attachment, claimed) = stage.attached(&instant).await;
     assert_eq!(claimed.name_any(), warm);
     assert_eq!(fields(&attachment), fields(&usual_attachment), "attachments do not differ");
     let (late_attachment, late) = stage.attached(&stage.workload("four", &["late"]).await).await;
     assert_ne!(late.name_any(), warm, "a volume that finds no warm pod does not wait for one");
+    runs(&stage, &late).await;
     let keys = |pod: &Pod| -> (Vec<String>, Vec<String>) {
         (pod.labels().keys().cloned().collect(), pod.annotations().keys().cloned().collect())
     };

@@ -12,7 +12,7 @@ use s3_csi_tests::refusal::{deny_updates, never_answer_updates};
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::json;
 
-use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, stage, warm_pods};
+use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, runs, stage, warm_pods};
 
 /// As a controller leaves it that is killed between the claim and the attachment.
 #[tokio::test]
@@ -75,7 +75,9 @@ async fn two_controllers_claim_no_pod_twice() {
     }
     let mut serving = BTreeSet::new();
     for workload in &workloads {
-        serving.insert(stage.attached(workload).await.1.name_any());
+        let (_, pod) = stage.attached(workload).await;
+        runs(&stage, &pod).await;
+        serving.insert(pod.name_any());
     }
     assert_eq!(serving.len(), workloads.len(), "each volume has its own pod");
     assert!(!serving.is_disjoint(&warm), "warm pods were claimed");

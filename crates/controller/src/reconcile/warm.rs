@@ -75,6 +75,9 @@ impl Reconciler {
             let steps = warm_node.decide(|| warm_mountpoint_pod(node, &unique()));
             let created = steps.iter().filter(|step| matches!(step, Step::CreateWarmPod { .. })).count();
             world.warm.expect(created);
+            if created > 0 {
+                world.warm.replaced(node);
+            }
             (warm_node, steps, created)
         };
         let written = self.apply(steps, None, None).await;

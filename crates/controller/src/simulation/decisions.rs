@@ -86,6 +86,7 @@ impl Server {
             used: is_used.then_some(time),
             missed: None,
             claimed: None,
+            starting: None,
             full: None,
             warm: self.pods.values().filter(is_on).cloned().collect(),
         };

@@ -37,6 +37,7 @@ fn warm_node(warm: &[MountpointPod]) -> WarmNode {
         used: Some(at(NOW)),
         missed: None,
         claimed: None,
+        starting: None,
         full: None,
         warm: warm.to_vec(),
     }
@@ -105,7 +106,11 @@ fn one_that_is_claimed_is_replaced_when_the_workload_has_started() {
     let claimed = WarmNode { claimed: Some(at(NOW - 1)), ..warm_node(&[]) };
     assert_eq!(decided(&claimed), [""; 0]);
     assert_eq!(claimed.look_again(), Some(Duration::from_secs(1)));
-    assert_eq!(decided(&WarmNode { claimed: Some(at(NOW - 2)), ..claimed }), ["+", "+"]);
+    assert_eq!(decided(&WarmNode { claimed: Some(at(NOW - 2)), ..claimed.clone() }), ["+", "+"]);
+    let starting = WarmNode { claimed: Some(at(NOW - 9)), starting: Some(at(NOW - 1)), ..claimed };
+    assert_eq!(decided(&starting), [""; 0], "a workload waits for it");
+    assert_eq!(starting.look_again(), Some(Duration::from_secs(29)));
+    assert_eq!(decided(&WarmNode { starting: Some(at(NOW - 30)), ..starting }), ["+", "+"]);
 }
 
 #[test]

@@ -15,7 +15,10 @@ impl World {
         }
         let name = pod.name.clone();
         self.lost.remove(&name);
-        let was_warm_on = self.forget_pod(&name).and_then(|before| self.unindex_warm(&before));
+        let before = self.forget_pod(&name);
+        let has_started = before.as_ref().is_some_and(|before| before.phase == Phase::Pending)
+            && pod.phase != Phase::Pending;
+        let was_warm_on = before.and_then(|before| self.unindex_warm(&before));
         // One that is claimed leaves a place to fill.
         let claimed = was_warm_on.filter(|_| pod.warm.is_none()).map(Key::WarmPods);
         let unplaced = self.index_warm(&pod);
@@ -25,7 +28,11 @@ impl World {
         let has_room = lacked_by_mountpoint_pod(&pod).is_empty();
         let headroom = if has_room { Vec::new() } else { self.headroom_keys_of_pod(&name) };
         self.pods.insert(name.clone(), pod);
-        self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced).chain(headroom).collect()
+        // The next warm pod waits for that.
+        let home = self.attachments_in(self.attachments_by_pod.get(&name)).next().filter(|_| has_started);
+        let started = home.and_then(|attachment| self.warm_key(&attachment.spec.node_name));
+        let keys = self.keys_of_pod(&name).into_iter().chain(claimed).chain(unplaced);
+        keys.chain(headroom).chain(started).collect()
     }
 
     /// It was deleted; until the watch shows that, it must not be deleted again.

@@ -27,9 +27,11 @@ pub struct WarmPods {
     pub(super) open: HashMap<String, String>,
     /// When a node was last seen with an attachment.
     pub(super) used: HashMap<String, Time>,
-    /// When a burst of volumes last needed more than there were, and when one was last claimed.
+    /// When a burst of volumes last needed more than there were, when one was last claimed, and when the first one was that is not
+    /// replaced yet.
     pub(super) missed: HashMap<String, Time>,
     pub(super) claimed: HashMap<String, Time>,
+    pub(super) unreplaced: HashMap<String, Time>,
     /// When there last was no room for a Mountpoint Pod, and those for which there is none now, with their node.
     pub(super) full: HashMap<String, Time>,
     pub(super) unplaced: HashMap<String, String>,
@@ -60,6 +62,7 @@ impl WarmPods {
             used: HashMap::new(),
             missed: HashMap::new(),
             claimed: HashMap::new(),
+            unreplaced: HashMap::new(),
             full: HashMap::new(),
             unplaced: HashMap::new(),
             crowded_out: HashSet::new(),
@@ -99,6 +102,12 @@ impl WarmPods {
     /// A volume took one.
     pub fn hit(&mut self, node: &str, now: &Time) {
         self.claimed.insert(node.to_owned(), now.clone());
+        self.unreplaced.entry(node.to_owned()).or_insert_with(|| now.clone());
+    }
+
+    /// Others are about to be created in the place of those that were claimed.
+    pub fn replaced(&mut self, node: &str) {
+        self.unreplaced.remove(node);
     }
 
     /// A volume wanted one, and none was ready. That is a burst if another one has just been claimed.
@@ -107,9 +116,5 @@ impl WarmPods {
         if claimed.is_some_and(|claimed| now.0.duration_since(claimed.0) < BURST) {
             self.missed.insert(node.to_owned(), now.clone());
         }
-    }
-
-    pub(super) fn all(&self) -> usize {
-        self.by_node.values().map(BTreeSet::len).sum()
     }
 }

@@ -12,10 +12,9 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use strum::IntoStaticStr;
 
 use crate::observed::Phase;
-use crate::warm::is_ready;
+use crate::warm::{Warmth, is_ready};
 use crate::world::World;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -32,18 +31,6 @@ pub struct ResultLabel {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct QueueLabel {
     pub queue: &'static str,
-}
-
-/// Whether a new volume found a warm Mountpoint Pod, and why not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum Warmth {
-    Hit,
-    NoneReady,
-    /// The volume needs a pod with another spec.
-    OtherShape,
-    /// It was claimed or deleted meanwhile, or must not be changed.
-    Lost,
 }
 
 #[derive(Clone, Debug)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 use contract::slim::SlimPod;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use strum::IntoStaticStr;
 
 use crate::observed::{MountpointPod, Phase};
 use crate::step::Step;
@@ -43,6 +44,26 @@ impl FromStr for PerNode {
             _ => Err("is neither a number nor `off` or `auto`".to_owned()),
         }
     }
+}
+
+/// Whether a new volume found a warm Mountpoint Pod, and why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum Warmth {
+    Hit,
+    /// The volume needs a pod with another spec.
+    OtherShape,
+    /// It was claimed or deleted meanwhile, or must not be changed.
+    Lost,
+    /// Those of the node are claimed, or do not run yet.
+    BeingReplaced,
+    /// The node keeps none: it is closed, or `auto` found no bucket in use there.
+    NotKept,
+    NodeFull,
+    /// The installation's limit for all nodes is reached.
+    LimitReached,
+    /// There should be one, and there is none: the first of a node, or it has failed.
+    NoneReady,
 }
 
 /// Everything that the decision about a node's warm pods is based on.
@@ -104,6 +125,22 @@ impl WarmNode {
             node_uid: node_uid.clone(),
         });
         deleted.chain(created).collect()
+    }
+
+    /// Why a volume that could use one finds none.
+    pub fn why_none(&self) -> Warmth {
+        let are_coming = self.warm.iter().any(|pod| self.is_useful(pod)) || self.claimed.is_some();
+        if self.left(self.full.as_ref(), FULL_FOR).is_some() {
+            Warmth::NodeFull
+        } else if self.wanted() == 0 {
+            Warmth::NotKept
+        } else if are_coming {
+            Warmth::BeingReplaced
+        } else if self.quota_left == 0 {
+            Warmth::LimitReached
+        } else {
+            Warmth::NoneReady
+        }
     }
 
     /// When the decision may be another one without any change that a watch would report.

@@ -60,7 +60,7 @@ async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
     })
     .await;
     let metrics = controller.metrics();
-    for result in ["hit", "none_ready", "other_shape"] {
+    for result in ["hit", "being_replaced", "other_shape"] {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} 1");
         assert!(metrics.contains(&line), "{line}: {metrics}");
     }

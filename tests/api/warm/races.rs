@@ -121,7 +121,7 @@ async fn a_warm_pod_that_must_not_be_changed_is_left_for_a_while() {
         assert_ne!(serving.name_any(), warm);
     }
     let metrics = controller.metrics();
-    for (result, number) in [("lost", 1), ("none_ready", 1)] {
+    for (result, number) in [("lost", 1), ("being_replaced", 1)] {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} {number}");
         assert!(metrics.contains(&line), "it is not tried again for each volume: {line}: {metrics}");
     }

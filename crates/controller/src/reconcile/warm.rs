@@ -8,10 +8,9 @@ use super::{ReconcileError, Reconciler, Written};
 use crate::apply::StepError;
 use crate::dispatch::Outcome;
 use crate::group::Group;
-use crate::metrics::Warmth;
 use crate::mountpoint_pod::Served;
 use crate::step::Step;
-use crate::warm::WarmNode;
+use crate::warm::{WarmNode, Warmth};
 
 impl Reconciler {
     /// Decides and writes. If the warm pod can no longer be claimed, decides again without it, at once.
@@ -21,10 +20,18 @@ impl Reconciler {
         served: Option<Served<'_>>,
         suits_warm: bool,
     ) -> Written {
+        let node = &group.key.node;
+        let asks = !group.waiting.is_empty() && !self.world().warm.is_off();
+        // Before the attachment, which makes the node one that uses buckets.
+        let miss = match group.warm {
+            _ if !suits_warm => Some(Warmth::OtherShape),
+            None if asks => Some(self.world().warm_node(node, &group.now).why_none()),
+            _ => None,
+        };
         let steps = group.decide();
         if steps.iter().any(Step::claims) {
             // Before the claim, whose place would else be filled at once.
-            self.world().warm.hit(&group.key.node, &group.now);
+            self.world().warm.hit(node, &group.now);
         }
         let written = self.apply(steps, Some(&group.key), served).await;
         match &written.failed {
@@ -37,7 +44,7 @@ impl Reconciler {
             // There was no answer, and perhaps it is claimed. The next try, which goes the usual way, has to look again first.
             Some((Step::ClaimPod { .. }, _)) => written,
             _ => {
-                self.count_warm(group, &written.steps, suits_warm);
+                self.count_warm(group, &written.steps, miss);
                 if let Some(warm) = &group.warm {
                     self.world().warm.release(&warm.name);
                 }
@@ -46,19 +53,20 @@ impl Reconciler {
         }
     }
 
-    /// Whether new pods could have been warm ones.
-    fn count_warm(&self, group: &Group, steps: &[Step], suits_warm: bool) {
+    /// Whether new pods could have been warm ones. Those that take the place of others are never.
+    fn count_warm(&self, group: &Group, steps: &[Step], miss: Option<Warmth>) {
         let mut world = self.world();
-        if world.warm.is_off() {
+        if world.warm.is_off() || group.waiting.is_empty() {
             return;
         }
         for step in steps {
-            match step {
-                Step::ClaimPod { .. } => self.metrics.warm(Warmth::Hit),
-                Step::CreatePod { .. } if !suits_warm => self.metrics.warm(Warmth::OtherShape),
-                Step::CreatePod { .. } => {
-                    self.metrics.warm(Warmth::NoneReady);
-                    world.warm.miss(&group.key.node, &group.now);
+            match (step, miss) {
+                (Step::ClaimPod { .. }, _) => self.metrics.warm(Warmth::Hit),
+                (Step::CreatePod { .. }, Some(miss)) => {
+                    self.metrics.warm(miss);
+                    if miss != Warmth::OtherShape {
+                        world.warm.miss(&group.key.node, &group.now);
+                    }
                 }
                 _ => {}
             }

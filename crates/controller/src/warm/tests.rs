@@ -150,3 +150,25 @@ fn a_workload_has_had_its_room_after_ten_minutes() {
     assert!(!has_had_room(9 * MINUTE));
     assert!(has_had_room(10 * MINUTE));
 }
+
+#[test]
+fn a_volume_without_a_warm_pod_has_a_reason() {
+    use Warmth::{BeingReplaced, LimitReached, NodeFull, NoneReady, NotKept};
+    let none = warm_node(&[]);
+    let full = WarmNode { full: Some(at(NOW)), ..none.clone() };
+    let unused = WarmNode { per_node: PerNode::Auto, used: None, ..none.clone() };
+    let claimed = WarmNode { claimed: Some(at(NOW)), ..none.clone() };
+    for (warm_node, reason) in [
+        (warm_node(&[warm("starts", Phase::Pending)]), BeingReplaced),
+        (WarmNode { quota_left: 0, ..claimed.clone() }, BeingReplaced),
+        (claimed, BeingReplaced),
+        (full, NodeFull),
+        (unused, NotKept),
+        (WarmNode { open: None, ..none.clone() }, NotKept),
+        (WarmNode { quota_left: 0, ..none.clone() }, LimitReached),
+        (warm_node(&[warm("failed", Phase::Failed)]), NoneReady),
+        (none, NoneReady),
+    ] {
+        assert_eq!(warm_node.why_none(), reason, "{warm_node:?}");
+    }
+}

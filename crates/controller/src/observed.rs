@@ -7,6 +7,7 @@ use contract::authentication::SecretPresence;
 use contract::mountpoint_pod::EarlyMount;
 pub use contract::mountpoint_pod::{MountpointPod, Phase, StartFailure};
 use contract::names::{DRIVER, label};
+use contract::options::MountOption;
 use contract::slim::{SlimPod, version};
 use contract::volume::VolumeError;
 use contract::volume_plan::VolumePlan;
@@ -117,14 +118,19 @@ impl S3Volume {
     }
 
     /// For the node, which can mount it with the driver's own keys before the kubelet asks. Nothing for a volume with a
-    /// Secret, which only the kubelet hands over, and for the rarer access modes, which change what is mounted.
+    /// Secret, which only the kubelet hands over.
     pub fn early_mount(&self) -> Option<EarlyMount> {
-        let is_usual = matches!(self.access_mode.as_deref(), Some("ReadWriteMany" | "ReadWriteOnce"));
-        let early =
-            EarlyMount { attributes: self.attributes.clone(), mount_options: self.mount_options.clone() };
+        // A `ReadOnlyMany` volume is mounted as with this option. The other modes are about who may mount it.
+        let read_only = match self.access_mode.as_deref()? {
+            "ReadOnlyMany" => Some(MountOption::ReadOnly.to_string()),
+            "ReadWriteMany" | "ReadWriteOnce" | "ReadWriteOncePod" => None,
+            _ => return None,
+        };
+        let mount_options = self.mount_options.iter().cloned().chain(read_only).collect();
+        let early = EarlyMount { attributes: self.attributes.clone(), mount_options };
         let words = early.attributes.iter().flat_map(|(key, value)| [key, value]).chain(&early.mount_options);
         let is_short = words.map(String::len).sum::<usize>() <= LONGEST_EARLY_MOUNT;
-        (is_usual && is_short && self.secret == SecretPresence::Absent).then_some(early)
+        (is_short && self.secret == SecretPresence::Absent).then_some(early)
     }
 
     pub fn plan(&self) -> Result<VolumePlan, VolumeError> {
@@ -277,9 +283,11 @@ mod tests {
             ("b", vec!["uid=1".to_owned()])
         );
         assert_eq!(early("ReadWriteMany", json!({"namespace": "ns", "name": "keys"}), "b"), None);
-        assert_eq!(early("ReadOnlyMany", json!(null), "b"), None);
-        assert_eq!(early("ReadWriteOncePod", json!(null), "b"), None);
         assert_eq!(early("ReadWriteMany", json!(null), &"b".repeat(3000)), None);
+        assert_eq!(early("AnotherMode", json!(null), "b"), None);
+        let options = |mode: &str| early(mode, json!(null), "b").unwrap().mount_options;
+        assert_eq!(options("ReadOnlyMany"), ["uid=1", "read-only"]);
+        assert_eq!(options("ReadWriteOncePod"), ["uid=1"]);
     }
 
     #[test]

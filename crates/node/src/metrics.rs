@@ -2,13 +2,16 @@
 
 mod figures;
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use contract::names::sources_on_node;
 use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeLabelSet, EncodeLabelValue, EncodeMetric, LabelValueEncoder,
+};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
@@ -30,6 +33,7 @@ pub struct Metrics {
     pub dead: Gauge,
     pub deaths: Counter,
     pub moves: Counter,
+    early: Family<EarlyLabel, Counter>,
     pub unresponsive: Gauge,
 }
 
@@ -51,6 +55,31 @@ pub enum Stage {
     Mount,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EarlyLabel {
+    result: Early,
+}
+
+/// What became of a bucket that could be mounted before the kubelet asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Early {
+    Mounted,
+    NotNeeded,
+    NotPossible,
+    Failed,
+}
+
+impl EncodeLabelValue for Early {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
+        encoder.write_str(match self {
+            Self::Mounted => "mounted",
+            Self::NotNeeded => "not_needed",
+            Self::NotPossible => "not_possible",
+            Self::Failed => "failed",
+        })
+    }
+}
+
 impl Metrics {
     pub fn register(figures: MountFigures) -> (Self, Arc<Mutex<Registry>>) {
         let histogram = || Histogram::new(BUCKETS);
@@ -62,6 +91,7 @@ impl Metrics {
             dead: Gauge::default(),
             deaths: Counter::default(),
             moves: Counter::default(),
+            early: Family::default(),
             unresponsive: Gauge::default(),
         };
         let mut registry = Registry::with_prefix("s3_csi_node");
@@ -72,6 +102,9 @@ impl Metrics {
         let help = "Mount processes that died and were followed by others";
         registry.register("mount_process_deaths", help, metrics.deaths.clone());
         registry.register("mount_moves", "Mounts moved to another Mountpoint Pod", metrics.moves.clone());
+        let help =
+            "Buckets of claimed warm Mountpoint Pods, by whether they were mounted before the kubelet asked";
+        registry.register("early_mounts", help, metrics.early.clone());
         let help = "Mounts whose mount process is not responding";
         registry.register("unresponsive_mounts", help, metrics.unresponsive.clone());
         registry.register("sweeps", "Sweeps for leftover mounts", metrics.sweeps.clone());
@@ -85,6 +118,10 @@ impl Metrics {
 
     pub fn published(&self, code: tonic::Code, time: Duration) {
         self.publishes.get_or_create(&Outcome { code: format!("{code:?}") }).observe(time.as_secs_f64());
+    }
+
+    pub fn early_mount(&self, result: Early) {
+        self.early.get_or_create(&EarlyLabel { result }).inc();
     }
 
     pub fn stage(&self, stage: Stage, time: Duration) {

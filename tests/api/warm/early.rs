@@ -35,6 +35,12 @@ async fn a_claimed_pod_has_its_bucket_mounted_before_the_kubelet_asks() {
     })
     .await;
 
+    let counted = "s3_csi_node_early_mounts_total{result=\"mounted\"} 1";
+    eventually(counted, REACTS_WITHIN, || async {
+        Seen::some(node.metrics().contains(counted).then_some(()), node.metrics())
+    })
+    .await;
+
     let volume = stage.volume_name("data");
     let target = kubelet.target(&workload.uid().unwrap(), &volume);
     node.csi.publish(publish_request(&volume, "early", &target)).await.unwrap();

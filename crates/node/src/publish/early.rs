@@ -19,6 +19,7 @@ use super::mount_credentials::write_credentials;
 use super::{mount_table, source};
 use crate::comm;
 use crate::context::Context;
+use crate::metrics::Early;
 use crate::request::PublishRequest;
 use crate::target::Target;
 
@@ -37,9 +38,11 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             tried.insert(pod.uid.clone());
             let context = Arc::clone(&context);
             tokio::spawn(async move {
-                if let Err(error) = mount(&context, &attachment.spec, &pod).await {
+                let result = mount(&context, &attachment.spec, &pod).await.unwrap_or_else(|error| {
                     tracing::debug!(%error, mountpoint_pod = pod.name, "not mounted early");
-                }
+                    Early::Failed
+                });
+                context.metrics.early_mount(result);
             });
         }
         tokio::select! {
@@ -49,8 +52,8 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     }
 }
 
-async fn mount(context: &Context, spec: &AttachmentSpec, pod: &MountpointPod) -> Result<(), PublishError> {
-    let Some(request) = request(context, spec, pod) else { return Ok(()) };
+async fn mount(context: &Context, spec: &AttachmentSpec, pod: &MountpointPod) -> Result<Early, PublishError> {
+    let Some(request) = request(context, spec, pod) else { return Ok(Early::NotPossible) };
     let _lock = context.locks.mountpoint_pod(&pod.name).await;
     // Looked at under the lock: it may be draining, or the kubelet may have been faster.
     let current = context.cache.pod(&pod.name);
@@ -58,11 +61,12 @@ async fn mount(context: &Context, spec: &AttachmentSpec, pod: &MountpointPod) ->
     let source = context.source(&pod.name);
     let is_mounted = mount_table(context, &source)?.top(&source).is_some();
     if !is_same || is_mounted || !listens(&comm::path(&context.kubelet, &pod.uid)) {
-        return Ok(());
+        return Ok(Early::NotNeeded);
     }
     let credentials = write_credentials(context, &request, pod)?;
     let safe_source = context.kubelet.create(&source).map_err(kernel_error("create", &source))?;
-    source::mount(context, &request, pod, &safe_source, &source, &credentials).await
+    source::mount(context, &request, pod, &safe_source, &source, &credentials).await?;
+    Ok(Early::Mounted)
 }
 
 /// What the kubelet will ask for; `None` if only the kubelet has the keys for it, or if the pod is not the attachment's.

@@ -27,8 +27,8 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
-    /// Of `data`, only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options`. Of `chaos`, only the faults
-    /// that are described by these words, such as `Kill Etcd Writing`; each repetition has another moment.
+    /// Of `data`, only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options`. Of `mount`, `warm`. Of `chaos`,
+    /// only the faults that are described by these words, such as `Kill Etcd Writing`; each repetition has another moment.
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
     /// The order of the faults and the moments at which they happen (only for `chaos`).
@@ -68,7 +68,7 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<()> {
             let (other, only) = (wanted.mount_s3.as_deref(), wanted.only.as_deref());
             data::measure(cache, wanted.repetitions, other, only)?.publish("data")
         }
-        Name::Mount => mount::measure(cache, wanted.repetitions)?.publish("mount"),
+        Name::Mount => mount::measure(cache, wanted.repetitions, wanted.only.as_deref())?.publish("mount"),
         Name::Provision => provision::measure(cache, wanted.repetitions)?.publish("provision"),
         Name::Survive => survive::measure(cache, wanted.repetitions)?.publish("survive"),
         Name::Ground => ground::measure(cache, wanted.repetitions)?.publish("ground"),

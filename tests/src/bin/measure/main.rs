@@ -9,6 +9,8 @@ mod survive;
 
 use std::collections::BTreeMap;
 
+use mount::Part;
+
 type Samples = BTreeMap<&'static str, Vec<f64>>;
 
 fn main() {
@@ -24,7 +26,10 @@ fn main() {
             let given = |argument| Some(argument).filter(|argument: &&str| !argument.is_empty());
             data::measure(given(other), given(only))
         }
-        ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap())),
+        ["mount", repetitions] => in_runtime(mount::measure(repetitions.parse().unwrap(), Part::All)),
+        ["mount", repetitions, "warm"] => {
+            in_runtime(mount::measure(repetitions.parse().unwrap(), Part::Warm))
+        }
         ["provision"] => in_runtime(provision::measure()),
         ["survive"] => survive::measure(),
         _ => {

@@ -30,7 +30,15 @@ const MANY: usize = 100;
 /// An idle program is watched for this long.
 const IDLE: Duration = Duration::from_mins(1);
 
-pub(crate) async fn measure(repetitions: usize) -> Samples {
+/// What to measure.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    All,
+    /// Single mounts through a warm pod, each with a plain pod to compare.
+    Warm,
+}
+
+pub(crate) async fn measure(repetitions: usize, part: Part) -> Samples {
     let here = Inside::join("bench-mount").await;
     // Volumes that need another pod than a warm one take the usual way.
     driver::install(&here.cluster, &[warm::ONE]).unwrap();
@@ -46,13 +54,18 @@ pub(crate) async fn measure(repetitions: usize) -> Samples {
     bench.one_warm_pod(&mut samples);
     for number in 0..repetitions {
         eprintln!("{number}");
-        for (key, value) in bench.once(number).await {
+        let figures = match part {
+            Part::All => bench.once(number).await,
+            Part::Warm => bench.warm_only(number).await,
+        };
+        for (key, value) in figures {
             samples.entry(key).or_default().push(value);
         }
     }
-    Bench::met_first_look(&mut samples);
-    bench.bursts(&mut samples).await;
-    bench.with_many_mounts(&mut samples).await;
+    if part == Part::All {
+        bench.bursts(&mut samples).await;
+        bench.with_many_mounts(&mut samples).await;
+    }
     samples
 }
 
@@ -71,10 +84,8 @@ impl Bench {
         let mut figures = Vec::new();
         let mut add = |key, seconds: Seconds| figures.push((key, seconds * 1000.0));
 
-        let (created, plain) = self.run(&format!("plain-{number}"), &[]).await;
-        let plain_started = self.timeline.started(&plain).await - created;
+        let plain_started = self.plain(number).await;
         add("plain_container_started_p50_ms", plain_started);
-        self.here.delete(&plain).await;
 
         let writes = self.writes().await;
         let (created, cold) = self.run(&format!("cold-{number}"), &[&volume]).await;
@@ -115,6 +126,21 @@ impl Bench {
         self.unmounted(&volume).await;
         figures.extend(self.instant(number, plain_started).await);
         figures
+    }
+
+    async fn warm_only(&self, number: usize) -> Vec<(&'static str, f64)> {
+        let plain_started = self.plain(number).await;
+        let mut figures = vec![("plain_container_started_p50_ms", plain_started * 1000.0)];
+        figures.extend(self.instant(number, plain_started).await);
+        figures
+    }
+
+    /// A pod without volumes of ours, from its creation to the start of its container.
+    async fn plain(&self, number: usize) -> Seconds {
+        let (created, plain) = self.run(&format!("plain-{number}"), &[]).await;
+        let started = self.timeline.started(&plain).await - created;
+        self.here.delete(&plain).await;
+        started
     }
 
     async fn unmounted(&self, volume: &str) {

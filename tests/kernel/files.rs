@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use s3_csi_tests::killer::{between_requests, kill};
 use s3_csi_tests::mountpoint_pod::{MountpointPod, Served, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use xtask::s3::{ALICE, Client};
@@ -175,6 +177,36 @@ fn a_cache_answers_for_the_server_and_is_removed_at_the_end() {
     served.unmount();
     assert_eq!(pod.ended().code(), Some(0));
     assert_eq!(blocks(), 0);
+}
+
+/// A cache may have many files, and programs wait for the next process.
+#[test]
+fn the_next_mount_process_does_not_wait_until_the_cache_is_removed() {
+    let folder = tempfile::tempdir_in("/run").unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let client = bucket(ALICE, "cached-next");
+    client.put("cached-next", "file", &vec![7; 3 << 20]).unwrap();
+    let pod = MountpointPod::start();
+    let served = pod.serve(ALICE, "cached-next", &[&format!("--cache={}", folder.path().display())]);
+    let content = served.read("file").unwrap();
+    eventually("the content is cached", || walk(folder.path()) >= 3);
+    // It cannot be removed as long as something is mounted in it.
+    let cache = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+    let within = cache.join("kept");
+    fs::create_dir(&within).unwrap();
+    mount("tmpfs", &within, "tmpfs", MountFlags::empty(), None).unwrap();
+    kill(&pod, between_requests);
+    client.put("cached-next", "other", b"other").unwrap();
+    assert_eq!(served.read("other").unwrap(), b"other");
+    let leftover = || {
+        let folders = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+        folders.filter(|path| *path != cache).collect::<Vec<_>>()
+    };
+    assert_eq!(leftover().len(), 1);
+    unmount(leftover()[0].join("kept"), UnmountFlags::empty()).unwrap();
+    kill(&pod, between_requests);
+    eventually("the caches of all that died are removed", || leftover().is_empty());
+    assert!(served.read("file").unwrap() == content);
 }
 
 /// How many files there are below.

@@ -1,7 +1,9 @@
 //! The caches of contents, the downloads that use them, and how often they have what is looked for.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{fs, io, thread};
 
 use async_trait::async_trait;
 use futures::executor::block_on;
@@ -25,7 +27,12 @@ const MIB: usize = 1024 * 1024;
 /// In bytes: the unit of the caches, which fits a small buffer of the pool.
 const BLOCK: usize = SMALL_BUFFER;
 
-/// The folder of the cache, emptied: its contents belong to a process that ended.
+/// Where the library has its cache, below the folder that it is given.
+const FOLDER: &str = "mountpoint-cache";
+/// What the cache of a process that has ended is renamed to, with a number.
+const LEFTOVER: &str = "leftover-cache-";
+
+/// The folder of the cache, empty: the contents of an earlier one belong to a process that ended.
 pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refused> {
     let Some(parent) = options.cache_folder() else { return Ok(None) };
     let unusable = |error: &dyn std::fmt::Display| {
@@ -35,16 +42,46 @@ pub(crate) fn folder(options: &Options) -> Result<Option<ManagedCacheDir>, Refus
         );
         Refused::new(Code::CacheNotWritable, message)
     };
+    set_aside(parent);
     let folder = ManagedCacheDir::new_from_parent_with_cache_key(parent, None, true)
         .map_err(|error| unusable(&error))?;
     try_writing(folder.as_path()).map_err(|error| unusable(&error))?;
+    remove_leftovers(parent.to_owned());
     Ok(Some(folder))
 }
 
-fn try_writing(folder: &Path) -> std::io::Result<()> {
+/// A cache can have many files, and programs wait for this process. What cannot be renamed is removed before the cache is used.
+fn set_aside(parent: &Path) {
+    let taken = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty)
+    };
+    let mut leftovers = (0_u32..).map(|number| parent.join(format!("{LEFTOVER}{number}")));
+    // None is taken for long: another thread removes them.
+    let _ = leftovers
+        .find(|leftover| !fs::rename(parent.join(FOLDER), leftover).is_err_and(|error| taken(&error)));
+}
+
+/// Also those that earlier processes had no time for. What cannot be removed takes room of the disk and harms nothing else.
+fn remove_leftovers(parent: PathBuf) {
+    let is_leftover = |name: &OsStr| name.as_encoded_bytes().starts_with(LEFTOVER.as_bytes());
+    let remove = move || {
+        for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+            if is_leftover(&entry.file_name())
+                && let Err(error) = fs::remove_dir_all(entry.path())
+            {
+                tracing::warn!(%error, path = %entry.path().display(), "cannot remove the cache of an earlier process");
+            }
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("remove-caches".to_owned()).spawn(remove) {
+        tracing::warn!(%error, "cannot remove the caches of earlier processes");
+    }
+}
+
+fn try_writing(folder: &Path) -> io::Result<()> {
     let file = folder.join("writable");
-    std::fs::write(&file, b"yes")?;
-    std::fs::remove_file(file)
+    fs::write(&file, b"yes")?;
+    fs::remove_file(file)
 }
 
 pub(crate) struct Caches {
@@ -128,5 +165,30 @@ impl<C: DataCache + Send + Sync> DataCache for Counted<C> {
 
     fn block_size(&self) -> u64 {
         self.0.block_size()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_caches_of_earlier_processes_are_set_aside_and_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let cache = parent.path().join(FOLDER);
+        set_aside(parent.path());
+        for number in 0..2 {
+            fs::create_dir(&cache).unwrap();
+            fs::write(cache.join("block"), b"old").unwrap();
+            set_aside(parent.path());
+            assert!(!cache.exists() && parent.path().join(format!("{LEFTOVER}{number}/block")).exists());
+        }
+        fs::create_dir(&cache).unwrap();
+        fs::write(cache.join("block"), b"new").unwrap();
+        remove_leftovers(parent.path().to_owned());
+        while fs::read_dir(parent.path()).unwrap().count() > 1 {
+            thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert_eq!(fs::read(cache.join("block")).unwrap(), b"new");
     }
 }

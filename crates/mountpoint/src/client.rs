@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use crate::credentials::{KeysError, Source, Stamp, stamp};
 use crate::first_read::FirstReads;
+use crate::kept_keys::KeptKeys;
 use crate::listings::Listings;
 use crate::raw_client::{RawClient, RawClients, RawError};
 use crate::renewal::keep_renewed;
@@ -41,9 +42,17 @@ pub(crate) enum ClientError {
 pub(crate) struct Recipe {
     pub(crate) config: S3ClientConfig,
     pub(crate) source: Source,
+    pub(crate) kept: Option<KeptKeys>,
 }
 
 impl Recipe {
+    /// For another process that continues the mount.
+    pub(crate) fn keep(&self, keys: Option<&Keys>) {
+        if let (Some(kept), Some(keys)) = (&self.kept, keys) {
+            kept.write(keys);
+        }
+    }
+
     pub(crate) fn make(&self, keys: Option<&Keys>) -> Result<S3CrtClient, ClientError> {
         Ok(S3CrtClient::new(self.config.clone().auth_config(self.source.auth(keys)?))?)
     }

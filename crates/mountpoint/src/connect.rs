@@ -22,6 +22,7 @@ use mountpoint_s3_fs::s3::{S3Path, S3Personality};
 use crate::client::{Client, ClientError, Recipe, Renames, Rights, Savings, Seen};
 use crate::credentials::{Source, stamp};
 use crate::diagnose::Route;
+use crate::kept_keys::KeptKeys;
 use crate::memory;
 use crate::options::Options;
 use crate::raw_client::{Bucket, RawClients};
@@ -46,8 +47,8 @@ pub(crate) struct Connected {
 /// Reads an environment variable.
 pub(crate) type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// A bucket that a predecessor has found in a region is not tried again: programs wait, and a server that is slow just now
-/// must not end the mount.
+/// A bucket that a predecessor has found in a region is not tried again, and its keys are used on: programs wait, and a server
+/// that is slow or away just now must not end the mount.
 pub(crate) fn connect(
     options: &Options,
     part_sizes: (usize, usize),
@@ -61,7 +62,7 @@ pub(crate) fn connect(
         if options.caches_contents() { 0 } else { memory::for_first_reads(pool.mem_limit(), part_sizes.0) };
     let server = Server::resolve(options, part_sizes, pool, telemetry, variable)?;
     let regional = match found_in {
-        Some(region) => server.in_region(region)?,
+        Some(region) => server.in_region(region, true)?,
         None => server.find()?,
     };
     server.connected(regional, first_reads, Arc::clone(telemetry))
@@ -145,7 +146,7 @@ impl<'a> Server<'a> {
     }
 
     fn try_region(&self, region: &str, until: Instant) -> Result<Regional, Failed> {
-        let regional = self.in_region(region)?;
+        let regional = self.in_region(region, false)?;
         let Regional { first, route, requested, .. } = &regional;
         match attempt(first, &self.path, route.clone(), until) {
             Outcome::Answer(Ok(())) => Ok(regional),
@@ -164,7 +165,7 @@ impl<'a> Server<'a> {
         }
     }
 
-    fn in_region(&self, region: &str) -> Result<Regional, Refused> {
+    fn in_region(&self, region: &str, is_successor: bool) -> Result<Regional, Refused> {
         let Self { options, path, url, ca_bundle, source, config, variable } = self;
         let endpoint = endpoint_config(options, &path.bucket, region, url.as_deref())?;
         let route = Route::to(&path.bucket, &endpoint, ca_bundle.as_deref(), variable);
@@ -176,12 +177,17 @@ impl<'a> Server<'a> {
             proxy: route.as_ref().and_then(Route::proxy).map(str::to_owned),
         };
         let config = config.clone().endpoint_config(endpoint.clone());
-        let recipe = Recipe { config, source: source.clone() };
+        let kept = KeptKeys::of(source, options.survival_folder.as_deref());
+        let recipe = Recipe { config, source: source.clone(), kept };
         // Before the keys are read: if they change in between, the first request notices.
         let stamp = source.file().and_then(stamp);
-        let made = source.keys().map_err(ClientError::from);
-        let made = made.and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
+        let keys = match &recipe.kept {
+            Some(kept) if is_successor => kept.or_new(source),
+            _ => source.keys(),
+        };
+        let made = keys.map_err(ClientError::from).and_then(|keys| Ok((recipe.make(keys.as_ref())?, keys)));
         let (first, keys) = made.map_err(|error| refusal::of_client(&error, &requested))?;
+        recipe.keep(keys.as_ref());
         let (region, seen) = (region.to_owned(), Seen::new(stamp, keys));
         Ok(Regional { region, endpoint, route, requested, recipe, first, seen })
     }

@@ -13,6 +13,7 @@ mod first_read;
 mod fuse;
 mod inodes;
 mod journal;
+mod kept_keys;
 mod keys;
 mod leave;
 mod listed;

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::time::Instant;
 
@@ -19,6 +20,9 @@ use crate::mount_process::MountProcess;
 
 /// Of files that a mounter has kept. Nothing there is to be followed or waited for.
 const READ: OFlags = OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Temporary keys are among them.
+const KEPT_MODE: u32 = 0o600;
 
 impl Supervisor {
     pub(super) fn leave(&self, process: MountProcess, node: UnixStream) -> State {
@@ -89,7 +93,9 @@ impl Supervisor {
                 continue;
             }
             let to = self.comm.join(SURVIVAL).join(std::ffi::OsStr::from_bytes(name.to_bytes()));
-            io::copy(&mut File::from(from), &mut File::create(to)?)?;
+            let mut copy = File::options();
+            copy.create(true).truncate(true).write(true).mode(KEPT_MODE);
+            io::copy(&mut File::from(from), &mut copy.open(to)?)?;
         }
         fs::metadata(self.comm.join(SURVIVAL).join(JOURNAL))?;
         self.adopted = Some(folder);

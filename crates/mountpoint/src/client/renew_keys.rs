@@ -14,6 +14,7 @@ impl Inner {
         let keys = self.recipe.source.keys()?;
         let client = self.recipe.make(keys.as_ref())?;
         *self.current.write() = client;
+        self.recipe.keep(keys.as_ref());
         let expires = keys.as_ref().and_then(|keys| keys.expires).unwrap_or_else(SystemTime::now);
         self.seen.lock().keys = keys;
         tracing::info!("temporary keys renewed");

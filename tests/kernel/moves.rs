@@ -1,21 +1,24 @@
 //! A mount moves to another Mountpoint Pod, and programs go on. The test does what the node service does.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use mounter::handover::client::{fetch, hand_over};
 use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused};
 use mounter::{JOURNAL, SURVIVAL};
 use rustix::mount::{UnmountFlags, unmount};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, with};
+use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::relocation::{Kept, leaves, until};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 use crate::files::served;
+use crate::successors::behind;
 use crate::survival::{Waiting, content, shell};
 
 /// How long a mount stays where it is, at least: programs have to get on, too.
@@ -107,6 +110,35 @@ fn a_large_file_that_is_being_written_keeps_the_mount_where_it_is() {
     within("a write", LIMIT, move || (&file).write_all(b"more").and_then(|()| file.sync_all())).unwrap();
     assert!(client.get("moves-not", "large").unwrap() == all);
     assert_eq!(leaves(&pod), MountReply::Left, "now it is closed");
+}
+
+/// A successor cannot always know whether the copy is its own.
+#[test]
+fn a_rename_that_is_under_way_keeps_the_mount_where_it_is() {
+    let name = "moves-renaming";
+    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+    let (client, pod, served) = behind(&faulty, name, &["--allow-delete", "--rename-by-copy"]);
+    client.put(name, "from", b"content").unwrap();
+    assert_eq!(served.read("from").unwrap(), b"content");
+    let (answer, answers) = mpsc::channel::<()>();
+    let (answers, copies) = (Mutex::new(answers), Arc::new(AtomicU32::new(0)));
+    let asked = Arc::clone(&copies);
+    faulty.plan(move |_, line| {
+        if line.starts_with("PUT /moves-renaming/to") {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let _ = answers.lock().unwrap().recv();
+        }
+        Fault::None
+    });
+    let (from, to) = (served.path("from"), served.path("to"));
+    let renamed = std::thread::spawn(move || fs::rename(from, to));
+    eventually("the file is being copied", || copies.load(Ordering::Relaxed) > 0);
+    let MountReply::Refused(Refused { code, .. }) = leaves(&pod) else { panic!("it left") };
+    assert_eq!(code, Code::Busy);
+    drop(answer);
+    within("a rename", LIMIT, move || renamed.join().unwrap()).unwrap();
+    assert_eq!(client.objects(name, "").unwrap(), ["to"]);
+    assert_eq!(leaves(&pod), MountReply::Left, "now it is done");
 }
 
 /// Reads a file that it has open, and writes on in another one.

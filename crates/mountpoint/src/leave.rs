@@ -1,5 +1,5 @@
 //! The mount is to move to another pod. This process may leave it only if another one can continue everything: files that are
-//! being written and are larger than what is kept of them would be lost. Programs that write wait meanwhile, so that this
+//! being written and are larger than what is kept of them would be lost. Programs that write or rename wait meanwhile, so that this
 //! does not change until the process is ended.
 
 use std::io::{self, Read as _};
@@ -23,7 +23,7 @@ pub(crate) fn on_request(open_files: Arc<OpenFiles>, journal: Arc<Journal>) -> i
         while requests.read(&mut [0; 1]).is_ok_and(|read| read > 0) {
             paused = paused.or_else(|| open_files.pause_writes(WRITES_END));
             let reply = match (&paused, journal.lost_without_this_process()) {
-                (None, _) => stay("a program has been writing for a while: its S3 server is slow"),
+                (None, _) => stay("a write or a rename takes long: the S3 server is slow"),
                 (Some(_), Ok(0)) => leave(&journal),
                 (Some(_), Ok(files)) => stay(&format!(
                     "{files} open files are larger than what is kept of them for another mount process; they can move when \

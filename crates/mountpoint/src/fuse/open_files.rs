@@ -34,8 +34,8 @@ pub(crate) struct OpenFiles {
     /// The library itself continues files, as it can in directory buckets.
     appends: bool,
     inherited: Inherited,
-    /// Every write holds it for reading.
-    writes: RwLock<()>,
+    /// Every write and every rename holds it for reading.
+    pub(super) writes: RwLock<()>,
 }
 
 impl OpenFiles {

@@ -311,6 +311,8 @@ impl Filesystem for FuseFilesystem {
         let (open_files, name, new_name) = (self.open_files(), name.to_owned(), new_name.to_owned());
         let span = span!("rename", request, ino = parent, wanted = ?name);
         let handler = async move {
+            // A copy that another process finds complete may be of another client, so that the mount does not move meanwhile.
+            let _renaming = open_files.writes.read().await;
             open_files.reopen_named(parent, &name).await;
             open_files.reopen_named(new_parent, &new_name).await;
             let files = &open_files.storage.files;

@@ -26,10 +26,6 @@ const SECOND_FLAGS: usize = REQUEST_HEADER + 16;
 const HAS_RESEND: u32 = 1 << (39 - 32);
 /// Tells the kernel to send again what it has no answer to: an answer to no request, with this code instead of an error.
 const RESEND: i32 = 7;
-/// Where the number of the request is in an answer, and the highest byte of it in little-endian order.
-const HIGHEST_OF_UNIQUE: usize = 15;
-/// Set in the number of a request that is sent again.
-const REPEATED: u8 = 1 << 7;
 
 /// The session has spoken with the kernel, and reads requests as soon as it runs.
 pub(crate) fn begin<F: Filesystem>(
@@ -61,7 +57,7 @@ pub(crate) fn begin<F: Filesystem>(
             tracing::info!("the mount will not survive its process: that needs Linux 6.9 or newer");
         }
     }
-    answer_first(&device, answer, is_inherited)?;
+    answer_first(&device, &answer, is_inherited)?;
     dup2_stdin(&device)?;
     Ok(session)
 }
@@ -109,16 +105,11 @@ fn converse<F: Filesystem>(session: &Session<F>, socket: impl AsFd, request: &[u
     Ok(answer)
 }
 
-/// The kernel has the answer already, unless the predecessor died just before it was sent. Then the request was sent again.
-fn answer_first(device: impl AsFd, mut answer: Vec<u8>, is_inherited: bool) -> io::Result<()> {
-    match write(&device, &answer) {
-        Err(Errno::NOENT) if is_inherited => {
-            answer[HIGHEST_OF_UNIQUE] |= REPEATED;
-            match write(&device, &answer) {
-                Ok(_) | Err(Errno::NOENT) => Ok(()),
-                Err(error) => Err(error.into()),
-            }
-        }
+/// The kernel has the answer already, unless the predecessor died just before it was sent. Then the kernel sends the request
+/// again, takes no answer before it is read, and gets one from the session.
+fn answer_first(device: impl AsFd, answer: &[u8], is_inherited: bool) -> io::Result<()> {
+    match write(&device, answer) {
+        Err(Errno::NOENT) if is_inherited => Ok(()),
         answered => Ok(answered.map(drop)?),
     }
 }

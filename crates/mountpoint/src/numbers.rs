@@ -65,17 +65,20 @@ pub(crate) enum Meaning {
 }
 
 impl Numbers {
-    pub(crate) fn new(journal: Arc<Journal>, known: Option<&Known>) -> Self {
+    /// Takes what the kernel knows of files and folders from `known`: of a large mount, there is no room for it twice.
+    pub(crate) fn new(journal: Arc<Journal>, known: Option<&mut Known>) -> Self {
         let Some(known) = known else {
             return Self { journal, base: 0, written: HashSet::new(), state: Mutex::default() };
         };
-        let mut inherited = known.nodes.clone();
+        let mut inherited = std::mem::take(&mut known.nodes);
         // A new file of which acknowledged bytes are lost must not come back as an empty one.
         for handle in known.handles.values() {
             let lost = handle.unspooled && handle.published.is_none();
             let is_local = inherited.get(handle.open.ino).is_some_and(|node| node.is_local);
             if matches!(handle.open.access, Access::Write | Access::Append) && lost && is_local {
                 inherited.mark_stale(handle.open.ino);
+                // When the handle is closed, no other process knows from it that bytes are lost.
+                journal.record(&Record::Stale(handle.open.ino));
             }
         }
         let writers = known.handles.values().filter(|handle| handle.open.access == Access::Write);
@@ -169,7 +172,7 @@ impl Numbers {
             self.journal.note(&Record::LookedUp(ino));
             let is_new = state.inherited.get(ino).is_some_and(|node| node.version != entry.version);
             if is_new && self.written.contains(&ino) && entry.version != Version::default() {
-                state.inherited.update(ino, |node| (node.version, node.is_local) = (entry.version, false));
+                state.inherited.upload(ino, entry.version);
                 self.journal.note(&Record::Uploaded(ino, entry.version));
             }
             return ino;
@@ -230,6 +233,11 @@ impl Numbers {
             is_wanted && node.is_local && !state.found.contains_key(ino)
         });
         unknown.map(|(ino, _)| ino).collect()
+    }
+
+    /// Directory and name of an inherited file or folder.
+    pub(crate) fn place(&self, ino: u64) -> Option<(u64, String)> {
+        self.state().inherited.get(ino).map(|node| (node.parent, node.name.clone()))
     }
 
     /// The number of an inherited file or folder by its name.
@@ -293,7 +301,7 @@ impl Numbers {
     }
 
     pub(crate) fn uploaded(&self, ino: u64, version: Version) {
-        self.state().inherited.update(ino, |node| (node.version, node.is_local) = (version, false));
+        self.state().inherited.upload(ino, version);
         self.journal.record(&Record::Uploaded(ino, version));
     }
 

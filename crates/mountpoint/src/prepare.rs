@@ -63,11 +63,11 @@ pub(crate) enum Front {
 
 pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepared, Refused> {
     let path = options.path()?;
-    let (journal, known) = match &options.survival_folder {
+    let (journal, mut known) = match &options.survival_folder {
         Some(folder) => Journal::open(folder).map_err(cannot_serve)?,
         None => (Journal::off(), None),
     };
-    let (journal, known) = (Arc::new(journal), known.as_ref());
+    let journal = Arc::new(journal);
     let cache_folder = cache::folder(options)?;
     let container = memory::container_limit();
     let memory = memory::limit(options.memory_target, container);
@@ -88,11 +88,11 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let timeout = ServerTimeout::new(options.server_timeout()).map_err(cannot_serve)?;
     let unfinished_uploads = Unfinished(Arc::clone(&journal));
     let telemetry = Arc::new(Telemetry { server_timeout: Arc::clone(&timeout), unfinished_uploads });
-    let found_in = known.map(|known| known.begin.region.as_str());
+    let found_in = known.as_ref().map(|known| known.begin.region.as_str());
     let Connected { client, first, personality, region } =
         connect(options, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
     refuse_append(options, &path, personality)?;
-    if let Some(known) = known.filter(|known| !known.uploads.is_empty()) {
+    if let Some(known) = known.as_ref().filter(|known| !known.uploads.is_empty()) {
         abort_all(client.clone(), known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
     }
 
@@ -111,7 +111,8 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
         let front = Front::Library(Box::new(S3FuseFilesystem::new(files, None)));
         return Ok(Prepared { front, survival: None, finish, cache_folder, threads });
     }
-    let numbers = Arc::new(Numbers::new(Arc::clone(&journal), known));
+    let numbers = Arc::new(Numbers::new(Arc::clone(&journal), known.as_mut()));
+    let known = known.as_ref();
     let (known_for, confirms) = (options.known_for(), options.keeps_lookups_briefly());
     let inodes = Inodes::new(superblock, client.clone(), known_for, confirms, Arc::clone(&numbers));
     let files = S3Filesystem::new(client.clone(), prefetcher, pool, runtime, inodes, config);

@@ -13,7 +13,6 @@ use futures::stream;
 
 use super::handles::{Handle, Handles};
 use super::storage::Storage;
-use crate::journal::Known;
 
 /// How many files are opened again at the same time while no request waits for them. Few, because requests need connections,
 /// too.
@@ -51,11 +50,10 @@ impl Inherited {
         self.readers.entry(ino).or_default().get_mut().push(number);
     }
 
-    pub(super) fn add_writer(&mut self, ino: u64, number: u64, known: &Known) {
+    pub(super) fn add_writer(&mut self, ino: u64, number: u64, place: Option<(u64, String)>) {
         if let Some(written) = self.written.iter_mut().find(|written| written.ino == ino) {
             return written.writers.get_mut().push(number);
         }
-        let place = known.nodes.get(ino).map(|node| (node.parent, node.name.clone()));
         self.written.push(Written { ino, place, writers: Mutex::new(vec![number]) });
         *self.left.get_mut() += 1;
     }
@@ -126,21 +124,20 @@ impl Which<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::journal::{Node, Record, Version};
 
     #[test]
     fn a_request_waits_for_the_files_that_it_is_about() {
-        let mut known = Known::default();
-        for (ino, parent, name) in [(5, 1, "a"), (6, 2, "a"), (7, 2, "b")] {
-            let name = name.to_owned();
-            let (version, is_local) = (Version::default(), true);
-            let node =
-                Node { parent, name, is_directory: false, version, is_local, is_stale: false, lookups: 1 };
-            known.apply(Record::Inode(ino, node));
-        }
         let mut inherited = Inherited::default();
-        for (number, ino) in [(1, 5), (2, 6), (3, 7), (4, 6), (9, 8)] {
-            inherited.add_writer(ino, number, &known);
+        let named = |parent, name: &str| Some((parent, name.to_owned()));
+        let open = [
+            (1, 5, named(1, "a")),
+            (2, 6, named(2, "a")),
+            (3, 7, named(2, "b")),
+            (4, 6, named(2, "a")),
+            (9, 8, None),
+        ];
+        for (number, ino, place) in open {
+            inherited.add_writer(ino, number, place);
         }
         assert_eq!(inherited.left.load(Ordering::Relaxed), 4, "one file is open twice");
         let concerned = |which: Which<'_>| -> Vec<u64> {

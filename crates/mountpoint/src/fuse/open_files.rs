@@ -43,8 +43,7 @@ impl OpenFiles {
     pub(crate) fn new(storage: Storage, known: Option<&Known>, appends: bool) -> Self {
         let handles = Handles::after(known.map_or(0, |known| known.highest_handle));
         let (mut inherited, mut writers) = (Inherited::default(), Vec::new());
-        let opened = known.into_iter().flat_map(|known| known.handles.iter().map(move |open| (known, open)));
-        for (all, (number, known)) in opened {
+        for (number, known) in known.into_iter().flat_map(|known| &known.handles) {
             let Open { ino, flags, unique, .. } = known.open;
             let handle = match known.open.access {
                 Access::Read => {
@@ -56,7 +55,7 @@ impl OpenFiles {
                 }
                 Access::Write | Access::Append if known.is_lost() => Handle::Lost,
                 Access::Write | Access::Append => {
-                    inherited.add_writer(ino, *number, all);
+                    inherited.add_writer(ino, *number, storage.numbers.place(ino));
                     writers.push(*number);
                     Handle::Writer(Arc::new(Writer::inherit(&storage, *number, known)))
                 }

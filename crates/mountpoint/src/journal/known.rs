@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::record::{Access, Begin, Node, Open, PublishedObject, Record};
+use super::record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -51,7 +51,7 @@ impl Known {
                 self.nodes.forget(ino, lookups);
             }
             Record::Uploaded(ino, version) => {
-                self.nodes.update(ino, |node| (node.version, node.is_local) = (version, false));
+                self.nodes.upload(ino, version);
             }
             Record::Stale(ino) => self.nodes.mark_stale(ino),
             Record::Removed(parent, name) => self.nodes.remove_name(parent, &name),
@@ -197,6 +197,18 @@ impl Nodes {
     pub(crate) fn update(&mut self, ino: u64, change: impl FnOnce(&mut Node)) {
         if let Some(node) = self.by_number.get_mut(&ino) {
             change(node);
+        }
+    }
+
+    /// The file is this version of its object now, with which the folders above it are in the bucket, too.
+    pub(crate) fn upload(&mut self, ino: u64, version: Version) {
+        self.update(ino, |node| (node.version, node.is_local) = (version, false));
+        let mut folder = self.get(ino).map(|node| node.parent);
+        while let Some(node) =
+            folder.and_then(|ino| self.by_number.get_mut(&ino)).filter(|node| node.is_local)
+        {
+            node.is_local = false;
+            folder = Some(node.parent);
         }
     }
 

@@ -22,8 +22,8 @@ impl Life {
     }
 
     fn successor(&self) -> Numbers {
-        let (journal, known) = Journal::open(self.0.path()).unwrap();
-        Numbers::new(Arc::new(journal), known.as_ref())
+        let (journal, mut known) = Journal::open(self.0.path()).unwrap();
+        Numbers::new(Arc::new(journal), known.as_mut())
     }
 }
 
@@ -122,7 +122,31 @@ fn a_new_file_of_which_bytes_are_lost_does_not_come_back_empty() {
     assert_eq!(numbers.unknown_locals(ROOT, None), [2]);
     numbers.journal.record(&Record::Unspooled(1));
     let numbers = life.successor();
-    assert!(numbers.unknown_locals(ROOT, None).is_empty() && numbers.meaning(2) == Meaning::Stale);
+    let is_gone = |numbers: &Numbers| {
+        numbers.unknown_locals(ROOT, None).is_empty() && numbers.meaning(2) == Meaning::Stale
+    };
+    assert!(is_gone(&numbers));
+    numbers.journal.record(&Record::Closed(1));
+    assert!(is_gone(&life.successor()), "also when its program has closed it");
+}
+
+/// Else they would come back after another client has removed what is in them.
+#[test]
+fn a_new_folder_is_in_the_bucket_with_the_first_file_in_it() {
+    let (life, numbers) = Life::new();
+    let local = |library: u64| Entry { is_local: true, ..folder(library) };
+    numbers.record_lookup(ROOT, "outer", &local(2));
+    numbers.record_lookup(2, "inner", &local(3));
+    numbers.record_lookup(2, "empty", &local(4));
+    numbers.record_lookup(3, "file", &Entry { is_local: true, ..entry(5, "") });
+    numbers.commit();
+    let next = life.successor();
+    assert_eq!((next.unknown_locals(ROOT, None), next.unknown_locals(3, None)), (vec![2], vec![5]));
+    next.uploaded(5, Version::of(Some("one")));
+    for numbers in [next, life.successor()] {
+        assert!(numbers.unknown_locals(ROOT, None).is_empty());
+        assert_eq!(numbers.unknown_locals(2, None), [4]);
+    }
 }
 
 #[test]

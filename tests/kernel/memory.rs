@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 
+use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::killer::{between_requests, kill};
 use s3_csi_tests::memory_limit::MemoryLimit;
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, with};
 use s3_csi_tests::{cluster, within};
 use xtask::s3::{ALICE, Client};
 
@@ -111,5 +113,56 @@ fn files_that_are_open_and_not_read_leave_memory_for_others() {
             assert!(read.unwrap() == small);
         }
         assert_eq!(group.kills(), 0);
+    }
+}
+
+/// In each page of a listing, as servers send them.
+const NAMES: usize = 1000;
+
+/// A page of a listing, as a server sends it that has these objects. The name of the folder says how many pages there are.
+fn page(request: &str) -> String {
+    let parameters = || request.split(['?', '&', ' ']);
+    let token = parameters().find_map(|part| part.strip_prefix("continuation-token="));
+    let number: usize = token.map_or(0, |token| token.parse().unwrap());
+    let folder = parameters().find_map(|part| part.strip_prefix("prefix=")?.strip_suffix("%2F")).unwrap();
+    let objects = (number * NAMES..(number + 1) * NAMES).map(|name| {
+        format!(
+            "<Contents><Key>{folder}/data-{name:08}.parquet</Key><ETag>\"{name:032x}\"</ETag><Size>1</Size>\
+             <LastModified>2026-01-01T00:00:00.000Z</LastModified><StorageClass>STANDARD</StorageClass></Contents>"
+        )
+    });
+    let objects = objects.collect::<Vec<_>>().concat();
+    let next = number + 1;
+    let is_last = folder == next.to_string();
+    let token = format!("<NextContinuationToken>{next}</NextContinuationToken>");
+    let token = if is_last { "" } else { &token };
+    format!("<ListBucketResult><IsTruncated>{}</IsTruncated>{token}{objects}</ListBucketResult>", !is_last)
+}
+
+/// The kernel knows them all, and the next process must know what they mean. As many as the page on mount options says.
+#[test]
+fn the_next_mount_process_knows_many_names_within_the_containers_memory() {
+    for (name, memory, pages) in [("many-names", SMALL, 50), ("many-names-less", SMALL / 2, 5)] {
+        bucket(ALICE, name);
+        let folder = format!("prefix={pages}%2F");
+        let faulty = Faulty::before("s3.test:80", move |_, line| {
+            if line.contains("list-type=2") && line.contains(&folder) {
+                return Fault::Invent(page);
+            }
+            Fault::None
+        });
+        let group = MemoryLimit::new(&cluster(), name, memory);
+        let pod = MountpointPod::start();
+        group.enter(pod.process.id());
+        let request = with(pod.request(ALICE, name, &[]), "AWS_ENDPOINT_URL", &faulty.url());
+        let served = pod.mount(&request).unwrap();
+        let listed = || served.list(&pages.to_string()).unwrap().len();
+        for _ in 0..3 {
+            assert_eq!(listed(), NAMES * pages);
+            assert_eq!(group.kills(), 0, "{} MiB", group.peak() / MIB);
+            kill(&pod, between_requests);
+        }
+        assert_eq!(listed(), NAMES * pages);
+        assert_eq!(group.kills(), 0, "{} MiB", group.peak() / MIB);
     }
 }

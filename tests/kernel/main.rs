@@ -1,5 +1,6 @@
 //! Real mounts in a namespace of their own, which takes everything that is left behind with it.
 
+mod aimed;
 mod continued;
 mod copied;
 mod credentials;

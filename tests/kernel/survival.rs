@@ -14,7 +14,7 @@ use mounter::handover::{MountReply, MountRequest, Purpose};
 use mounter::{ERROR, JOURNAL, SURVIVAL};
 use rustix::io::Errno;
 use s3_csi_tests::alone::alone;
-use s3_csi_tests::killer::{between_requests, kill, while_killing};
+use s3_csi_tests::killer::{at_once, kill, while_killing};
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, bucket, eventually, with};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -47,7 +47,7 @@ fn readers_do_not_notice_that_mount_processes_die() {
     for name in &names {
         client.put("survive-readers", &format!("folder/{name}"), name.as_bytes()).unwrap();
     }
-    let ((), kills) = while_killing(&pod, LIFE, between_requests, || {
+    let ((), kills) = while_killing(&pod, LIFE, at_once, || {
         let read = served.read("large").unwrap();
         assert!(read == large, "wrong bytes");
         assert_eq!(served.list("folder").unwrap(), names);
@@ -134,7 +134,7 @@ fn what_programs_have_open_stays_open() {
         });
         stream = rest;
         listed.extend(more);
-        kill(&pod, between_requests);
+        kill(&pod, at_once);
     }
     listed.extend(within("a listing", LIMIT, move || {
         stream.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
@@ -155,7 +155,7 @@ fn what_programs_have_open_stays_open() {
 fn small_files_are_complete_whenever_mount_processes_die() {
     let (client, pod, served) = served("survive-writers", &["--allow-overwrite", "--allow-delete"]);
     let mut round = 0;
-    let (names, kills) = while_killing(&pod, LIFE, between_requests, || {
+    let (names, kills) = while_killing(&pod, LIFE, at_once, || {
         round += 1;
         let script = format!(
             "cd \"$1\" && mkdir d{round} && for i in $(seq 60); do
@@ -191,7 +191,7 @@ fn a_file_that_is_being_written_is_written_on() {
         for part in all.chunks(1 << 20) {
             let part = part.to_vec();
             file = within("a write", LIMIT, move || file.write_all(&part).map(|()| file)).unwrap();
-            kill(&pod, between_requests);
+            kill(&pod, at_once);
         }
         within("a close", LIMIT, move || file.sync_all().map(|()| drop(file))).unwrap();
         assert!(client.get("survive-writer", name).unwrap() == all, "{name}");
@@ -206,10 +206,10 @@ fn a_file_that_several_programs_write_is_written_on() {
         "exec 3> \"$1\" && echo ready && for i in 1 2 3 4 5; do read -r _; /bin/echo $i >&3; echo done; done";
     let mut shell = Waiting::start("sh", &["-c", script, "sh"], &served.path("log"));
     for _ in 0..5 {
-        kill(&pod, between_requests);
+        kill(&pod, at_once);
         shell.0.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
         shell.0.stdout.as_mut().unwrap().read_exact(&mut [0; 5]).unwrap();
-        kill(&pod, between_requests);
+        kill(&pod, at_once);
     }
     shell.finish();
     eventually("the file is complete", || {
@@ -232,7 +232,7 @@ fn a_large_file_whose_bytes_are_lost_is_an_error_and_the_old_one_stays() {
             eventually("the server has confirmed a part", || {
                 fs::read_to_string(&journal).unwrap().contains(&upload)
             });
-            kill(&pod, between_requests);
+            kill(&pod, at_once);
             let failed =
                 within("a write", LIMIT, move || (&file).write_all(b"more").and_then(|()| file.sync_all()));
             assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::IO.raw_os_error()));
@@ -256,7 +256,7 @@ fn an_object_that_was_replaced_or_deleted_is_not_read_as_the_old_one() {
     let files = [open("replaced"), open("deleted")];
     client.put("survive-replaced", "replaced", &content(1 << 20, 6)).unwrap();
     client.delete("survive-replaced", "deleted").unwrap();
-    kill(&pod, between_requests);
+    kill(&pod, at_once);
     for file in files {
         let failed = within("a read", LIMIT, move || file.read_exact_at(&mut [0; 4096], 512 << 10));
         assert_eq!(failed.unwrap_err().raw_os_error(), Some(Errno::STALE.raw_os_error()));
@@ -284,7 +284,7 @@ fn a_request_that_mount_processes_die_of_is_refused_and_others_are_not() {
         if reader.is_finished() {
             break;
         }
-        kill(&pod, between_requests);
+        kill(&pod, at_once);
         eventually("it serves", || served.touch("", |path| rustix::fs::statvfs(path).is_ok()));
     }
     let failed = within("a read", LIMIT, move || reader.join().unwrap());
@@ -320,7 +320,7 @@ fn many_mounts_survive_together() {
         }
         for round in 1..=3 {
             for (pod, ..) in &mounts {
-                between_requests(pod.mount_process().unwrap());
+                at_once(pod.mount_process().unwrap());
             }
             for (pod, ..) in &mounts {
                 let times = || pod.log().matches("serving, version").count();

@@ -4,47 +4,71 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use fuser::{Session, SessionACL};
+use fuser::{Filesystem, SessionACL};
 use mounter::handover::Refused;
+use mountpoint_s3_fs::data_cache::ManagedCacheDir;
 use mountpoint_s3_fs::fuse::config::MountPoint;
 use mountpoint_s3_fs::fuse::session::FuseSession;
 
+use crate::fuse::Finish;
 use crate::leave;
 use crate::options::Options;
 use crate::prepare::{Front, Prepared, bad_option, cannot_serve};
+use crate::readers::Ended;
 use crate::takeover;
+
+/// A bucket that is served.
+pub(crate) struct Attached {
+    session: Session,
+    finish: Finish,
+    /// Removed at the end.
+    cache_folder: Option<ManagedCacheDir>,
+}
+
+enum Session {
+    Surviving(Ended),
+    Plain(FuseSession),
+}
 
 impl Prepared {
     /// The session runs from now on.
-    pub(crate) fn attach(self, options: &Options) -> Result<FuseSession, Refused> {
+    pub(crate) fn attach(self, options: &Options) -> Result<Attached, Refused> {
         let Self { front, survival, finish, cache_folder, threads } = self;
         let (descriptor, users) = (open(&options.mount_point)?, allowed_users(options));
-        let session = match front {
-            Front::Own(front) => {
-                let session = match survival {
-                    Some(survival) => {
-                        let (open_files, journal) = (front.open_files.clone(), survival.journal.clone());
-                        leave::on_request(Arc::clone(&open_files), journal).map_err(cannot_serve)?;
-                        let session = takeover::begin(front, descriptor, users, survival);
-                        let session = session.map_err(cannot_serve)?;
-                        open_files.reopen_in_background().map_err(cannot_serve)?;
-                        session
-                    }
-                    None => Session::from_fd(front, descriptor, users),
-                };
-                FuseSession::from_session(session, threads, false)
+        let session = match (front, survival) {
+            (Front::Own(front), Some(survival)) => {
+                let (open_files, journal) = (front.open_files.clone(), survival.journal.clone());
+                leave::on_request(Arc::clone(&open_files), journal).map_err(cannot_serve)?;
+                let ended = takeover::begin(front, descriptor, users, threads, survival);
+                let ended = ended.map_err(cannot_serve)?;
+                open_files.reopen_in_background().map_err(cannot_serve)?;
+                Session::Surviving(ended)
             }
-            Front::Library(front) => {
-                FuseSession::from_session(Session::from_fd(*front, descriptor, users), threads, false)
-            }
+            (Front::Own(front), None) => plain(fuser::Session::from_fd(front, descriptor, users), threads)?,
+            (Front::Library(front), _) => plain(fuser::Session::from_fd(*front, descriptor, users), threads)?,
         };
-        let mut session = session.map_err(cannot_serve)?;
-        session.run_on_close(Box::new(|| finish.wait()));
-        if let Some(folder) = cache_folder {
-            session.run_on_close(Box::new(move || drop(folder)));
-        }
-        Ok(session)
+        Ok(Attached { session, finish, cache_folder })
     }
+}
+
+impl Attached {
+    /// Returns when the mount has ended, and everything that was begun.
+    pub(crate) fn join(self) -> anyhow::Result<()> {
+        match self.session {
+            Session::Surviving(ended) => ended.wait(),
+            Session::Plain(session) => session.join()?,
+        }
+        self.finish.wait();
+        drop(self.cache_folder);
+        Ok(())
+    }
+}
+
+fn plain<F>(session: fuser::Session<F>, threads: usize) -> Result<Session, Refused>
+where
+    F: Filesystem + Send + Sync + 'static,
+{
+    FuseSession::from_session(session, threads, false).map(Session::Plain).map_err(cannot_serve)
 }
 
 fn open(mount_point: &Path) -> Result<OwnedFd, Refused> {

@@ -30,6 +30,7 @@ mod outdated;
 mod prepare;
 mod put;
 mod raw_client;
+mod readers;
 mod refusal;
 mod renewal;
 mod scoped;

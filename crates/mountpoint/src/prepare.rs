@@ -122,7 +122,7 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
     let front = Front::Own(FuseFilesystem {
         open_files: Arc::new(OpenFiles::new(storage, known, options.incremental_upload)),
         workers,
-        repetitions: Repetitions::new(Arc::clone(&journal), retries),
+        repetitions: Arc::new(Repetitions::new(Arc::clone(&journal), retries)),
         ignores_attributes: options.ignore_attribute_changes,
     });
     let survival = options.survival_folder.as_ref().map(|_| Survival {

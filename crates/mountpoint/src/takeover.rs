@@ -1,22 +1,18 @@
 //! Serving a mount that another process may have served before. The kernel begins a conversation once in the life of a mount,
 //! and every process has to begin with the same; the requests that a predecessor died with have to be sent again.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use fuser::{Filesystem, Request, Session, SessionACL};
-use rustix::io::{Errno, dup2, fcntl_dupfd_cloexec, read, write};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::stdio::dup2_stdin;
+use fuser::{Filesystem, SessionACL};
+use rustix::io::{Errno, read, write};
 
 use crate::journal::Begin;
 use crate::prepare::Survival;
+use crate::readers::{Ended, Reading};
 
 /// Bytes to read the kernel's first request into. The kernel refuses a buffer that its largest request would not fit in.
 const FIRST_REQUEST: usize = 1024 * 1024;
-/// Bytes for the session's answer to that request, which is far shorter.
-const LONGEST_ANSWER: usize = 4096;
 /// Bytes before what is special to a request: length, kind, number, inode, user, group, process.
 const REQUEST_HEADER: usize = 40;
 const INIT: u32 = 26;
@@ -27,39 +23,33 @@ const HAS_RESEND: u32 = 1 << (39 - 32);
 /// Tells the kernel to send again what it has no answer to: an answer to no request, with this code instead of an error.
 const RESEND: i32 = 7;
 
-/// The session has spoken with the kernel, and reads requests as soon as it runs.
-pub(crate) fn begin<F: Filesystem>(
+/// Requests are read from now on, by at most so many threads.
+pub(crate) fn begin<F: Filesystem + Clone + Send + Sync + 'static>(
     front: F,
-    mut descriptor: OwnedFd,
+    device: OwnedFd,
     users: SessionACL,
+    most_threads: usize,
     survival: Survival,
-) -> io::Result<Session<F>> {
+) -> io::Result<Ended> {
     let Survival { journal, begin: Begin { mut init, region }, is_inherited } = survival;
-    if descriptor.as_raw_fd() != rustix::stdio::raw_stdin() {
-        return Err(io::Error::other("a mount survives only if its descriptor is the standard input"));
-    }
-    let device = fcntl_dupfd_cloexec(&descriptor, 0)?;
     if is_inherited {
         // Before anything is read: it would be sent again, too.
         write(&device, &resend())?;
     } else {
         init = first_request(&device)?;
     }
-    // The session gets the kernel's first request from a socket, because the kernel may have sent it to a predecessor.
-    let (here, there) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    dup2(&there, &mut descriptor)?;
-    let session = Session::from_fd(front, descriptor, users);
-    let answer = converse(&session, &here, &init)?;
-    if !is_inherited {
-        if can_resend(&init) {
-            journal.begin(Begin { init, region })?;
-        } else {
-            tracing::info!("the mount will not survive its process: that needs Linux 6.9 or newer");
+    let answers = device.try_clone()?;
+    let reading = Reading { front, users, device, init: init.clone(), most_threads };
+    reading.start(|answer| {
+        if !is_inherited {
+            if can_resend(&init) {
+                journal.begin(Begin { init, region })?;
+            } else {
+                tracing::info!("the mount will not survive its process: that needs Linux 6.9 or newer");
+            }
         }
-    }
-    answer_first(&device, &answer, is_inherited)?;
-    dup2_stdin(&device)?;
-    Ok(session)
+        answer_first(&answers, answer, is_inherited)
+    })
 }
 
 fn resend() -> [u8; 16] {
@@ -83,26 +73,6 @@ fn can_resend(init: &[u8]) -> bool {
 
 fn word(message: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(message.get(at..at + 4)?.try_into().ok()?))
-}
-
-/// The session's answer to the request.
-fn converse<F: Filesystem>(session: &Session<F>, socket: impl AsFd, request: &[u8]) -> io::Result<Vec<u8>> {
-    write(&socket, request)?;
-    // The session reads requests until that fails: from now on its descriptor cannot be read.
-    let unreadable = File::options().write(true).open("/dev/null")?;
-    let stop = |_: &Request<'_>| {
-        // If it fails, the session waits for requests that do not come, and the mounter starts another process.
-        let _ = dup2_stdin(&unreadable);
-    };
-    match session.run_with_callbacks(|_| {}, stop, false) {
-        Err(error) if error.raw_os_error() == Some(Errno::BADF.raw_os_error()) => {}
-        Err(error) => return Err(error),
-        Ok(()) => return Err(io::Error::other("the session has ended")),
-    }
-    let mut answer = vec![0; LONGEST_ANSWER];
-    let length = read(&socket, &mut answer)?;
-    answer.truncate(length);
-    Ok(answer)
 }
 
 /// The kernel has the answer already, unless the predecessor died just before it was sent. Then the kernel sends the request

@@ -33,10 +33,11 @@ pub(crate) use spool::Spools;
 pub(crate) use storage::Storage;
 pub(crate) use workers::{Finish, Workers};
 
+#[derive(Clone)]
 pub(crate) struct FuseFilesystem {
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) workers: Workers,
-    pub(crate) repetitions: Repetitions,
+    pub(crate) repetitions: Arc<Repetitions>,
     /// Changes of attributes that objects do not have are accepted without effect.
     pub(crate) ignores_attributes: bool,
 }

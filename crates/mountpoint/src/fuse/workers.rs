@@ -15,6 +15,7 @@ use tracing::{Instrument as _, Span};
 
 use crate::meter::METER;
 
+#[derive(Clone)]
 pub(crate) struct Workers {
     ready: Sender<Arc<Work>>,
     /// Each piece of work has a copy until it is done.

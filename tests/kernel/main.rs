@@ -13,6 +13,7 @@ mod fuse;
 mod ground;
 mod hand_over;
 mod layers;
+mod lingering;
 mod listings;
 mod lookups;
 mod mapped;

@@ -29,7 +29,7 @@ fn succeeds(served: &Served, name: &str, script: &str) {
 }
 
 /// Writes, and closes a duplicate, as the end of one of several programs does.
-fn write_and_close_duplicate(file: &File, content: &'static [u8]) -> std::io::Result<()> {
+pub(crate) fn write_and_close_duplicate(file: &File, content: &'static [u8]) -> std::io::Result<()> {
     let mut duplicate = file.try_clone()?;
     within("writing and closing", LIMIT, move || duplicate.write_all(content))
 }

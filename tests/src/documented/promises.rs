@@ -66,6 +66,7 @@ fn the_documented_semantics_are_the_tested_ones() {
     let files = [
         include_str!("../../kernel/continued.rs"),
         include_str!("../../kernel/copied.rs"),
+        include_str!("../../kernel/lingering.rs"),
         include_str!("../../kernel/moves.rs"),
         include_str!("../../kernel/names.rs"),
         include_str!("../../kernel/programs.rs"),

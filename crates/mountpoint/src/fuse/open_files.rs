@@ -161,6 +161,9 @@ impl OpenFiles {
                 let (creates, version) = (uploads.creates(library), uploads.replaces(library));
                 let open = Open { access: Access::Write, key, creates, version, ..open };
                 let writer = Writer::new(&self.storage, number, &open, library);
+                for other in self.handles.writers(ino) {
+                    other.forget_length();
+                }
                 (open, Handle::Writer(Arc::new(writer)))
             }
         };

@@ -90,6 +90,12 @@ impl Writer {
         self.length.load(Ordering::Relaxed)
     }
 
+    /// What was written is not the file any more: another program has emptied it since, or its upload has failed. Readers
+    /// would else be refused for bytes that no object has.
+    pub(super) fn forget_length(&self) {
+        self.length.store(0, Ordering::Relaxed);
+    }
+
     pub(super) async fn write(
         &self,
         storage: &Storage,
@@ -169,9 +175,13 @@ impl Writer {
             _ if done.is_ok() => {}
             // There is nothing to publish, or the library remembers that it has failed.
             Upload::Published(..) | Upload::Failed => {}
-            Upload::Open(_) => self.note_unspooled(storage, state),
+            Upload::Open(_) => {
+                self.forget_length();
+                self.note_unspooled(storage, state);
+            }
             Upload::Interrupted(_) => {
                 state.upload = Upload::Failed;
+                self.forget_length();
                 self.note_unspooled(storage, state);
             }
         }

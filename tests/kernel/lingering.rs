@@ -1,7 +1,9 @@
 //! Files that a program still has open for writing, or has just closed, while others use their names.
 
-use std::fs::File;
-use std::io::Write as _;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::time::Duration;
 
 use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::mountpoint_pod::LIMIT;
@@ -12,6 +14,8 @@ use crate::successors::behind;
 use crate::writers::write_and_close_duplicate;
 
 const OPTIONS: &[&str] = &["--allow-delete", "--allow-overwrite", "--rename-by-copy"];
+/// How long the server takes to answer: more than a program needs for its next system call.
+const SLOW: Duration = Duration::from_secs(3);
 
 fn close(file: File) {
     within("a close", LIMIT, move || drop(file));
@@ -45,4 +49,27 @@ fn a_file_is_read_while_a_program_has_it_open_whose_upload_has_failed() {
     failed.unwrap_err();
     assert_eq!(served.read("file").unwrap(), b"published");
     close(file);
+}
+
+#[test]
+fn a_file_that_was_emptied_and_closed_is_removed_or_renamed_at_once() {
+    let remove = |path: &Path| fs::remove_file(path);
+    let rename = |path: &Path| fs::rename(path, path.with_file_name("other"));
+    for (name, act, left) in [
+        ("lingering-removed", remove as fn(&Path) -> io::Result<()>, &[][..]),
+        ("lingering-renamed", rename, &["other"]),
+    ] {
+        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+        let (client, _pod, served) = behind(&faulty, name, OPTIONS);
+        client.put(name, "file", b"before").unwrap();
+        let upload = format!("PUT /{name}/file");
+        faulty.plan(move |_, line| if line.starts_with(&upload) { Fault::Delay(SLOW) } else { Fault::None });
+        let done = served.touch("file", move |path| {
+            drop(File::create(path)?);
+            act(path)
+        });
+        done.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(client.objects(name, "").unwrap(), left, "{name}");
+        assert!(left.iter().all(|key| client.get(name, key).unwrap().is_empty()), "{name}");
+    }
 }

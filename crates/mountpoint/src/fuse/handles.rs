@@ -69,9 +69,13 @@ impl Handles {
 
     /// All writers of the file.
     pub(super) fn writers(&self, ino: u64) -> Vec<Arc<Writer>> {
+        self.writers_that(|writer| writer.ino == ino)
+    }
+
+    pub(super) fn writers_that(&self, are_wanted: impl Fn(&Writer) -> bool) -> Vec<Arc<Writer>> {
         let open = self.open.read();
         let writers = open.values().filter_map(|opened| match &opened.handle {
-            Handle::Writer(writer) if writer.ino == ino => Some(Arc::clone(writer)),
+            Handle::Writer(writer) if are_wanted(writer) => Some(Arc::clone(writer)),
             _ => None,
         });
         writers.collect()

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use fuser::consts::FOPEN_DIRECT_IO;
 use futures::FutureExt as _;
 use futures::executor::block_on;
-use mountpoint_s3_fs::fs::{DirectoryReplier, OpenFlags, Opened};
+use mountpoint_s3_fs::fs::{DirectoryReplier, Error, OpenFlags, Opened, ToErrno as _};
+use rustix::io::Errno;
 
 use super::directory::Directory;
 use super::failure::Failure;
@@ -169,6 +170,27 @@ impl OpenFiles {
         };
         self.insert(number, open, handle);
         Ok(Opened { fh: number, ..opened })
+    }
+
+    /// Removes or renames names. The kernel does not wait for the end of a file whose last descriptor is closed, and until then the
+    /// library refuses this.
+    pub(super) async fn once_closed(
+        &self,
+        names: &[&OsStr],
+        act: impl AsyncFn() -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let writers = self.handles.writers_that(|writer| names.iter().any(|name| writer.is_named(name)));
+        let done = act().await;
+        let refused = |error: &Error| error.to_errno() == Errno::PERM.raw_os_error();
+        if !done.as_ref().is_err_and(refused) {
+            return done;
+        }
+        // Looked at after the refusal: the kernel had sent the end of the file before it sent this request.
+        let mut has_any_ended = false;
+        for writer in writers {
+            has_any_ended |= writer.has_ended().await;
+        }
+        if has_any_ended { act().await } else { done }
     }
 
     pub(super) fn is_open_for_writing(&self, ino: u64) -> bool {

@@ -291,8 +291,11 @@ impl Filesystem for FuseFilesystem {
         let span = span!("unlink", request, ino = parent, wanted = ?name);
         let handler = async move {
             open_files.reopen_named(parent, &name).await;
-            let unlink = open_files.storage.files.unlink(parent, &name);
-            origin.removed(if origin.is_repeated { repeated(unlink).await } else { unlink.await })
+            let unlink = open_files.once_closed(&[&name], async || {
+                let unlink = open_files.storage.files.unlink(parent, &name);
+                if origin.is_repeated { repeated(unlink).await } else { unlink.await }
+            });
+            origin.removed(unlink.await)
         };
         self.answer(span, handler, empty(reply));
     }
@@ -316,9 +319,11 @@ impl Filesystem for FuseFilesystem {
             open_files.reopen_named(parent, &name).await;
             open_files.reopen_named(new_parent, &new_name).await;
             let files = &open_files.storage.files;
-            let rename = files.rename(parent, &name, new_parent, &new_name, flags.into());
-            let renamed = if origin.is_repeated { repeated(rename).await } else { rename.await };
-            match renamed {
+            let rename = open_files.once_closed(&[&name, &new_name], async || {
+                let rename = files.rename(parent, &name, new_parent, &new_name, flags.into());
+                if origin.is_repeated { repeated(rename).await } else { rename.await }
+            });
+            match rename.await {
                 Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
                     // Unless it had been recorded, too.
                     let numbers = &open_files.storage.numbers;

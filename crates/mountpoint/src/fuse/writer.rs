@@ -4,8 +4,10 @@
 mod resumption;
 mod succession;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ffi::OsStr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use async_lock::OnceCell;
 use futures::lock::Mutex;
 use mountpoint_s3_fs::fs::{Error, OpenFlags, ToErrno as _};
 use rustix::io::Errno;
@@ -36,6 +38,9 @@ pub(super) struct Writer {
     opened_by: u32,
     /// Bytes written, for those that must not wait for the state.
     length: AtomicU64,
+    /// No program has it open any more.
+    is_ending: AtomicBool,
+    ended: OnceCell<()>,
     state: Mutex<State>,
 }
 
@@ -81,9 +86,20 @@ impl Writer {
 
     fn with(handle: u64, open: &Open, state: State, is_inherited: bool) -> Self {
         let Open { ino, flags, pid: opened_by, creates, version: replaces, .. } = *open;
-        let length = AtomicU64::new(state.length);
-        let (key, flags, state) = (open.key.clone(), flags.into(), Mutex::new(state));
-        Self { handle, ino, key, creates, replaces, is_inherited, flags, opened_by, length, state }
+        Self {
+            handle,
+            ino,
+            key: open.key.clone(),
+            creates,
+            replaces,
+            is_inherited,
+            flags: flags.into(),
+            opened_by,
+            length: AtomicU64::new(state.length),
+            is_ending: AtomicBool::new(false),
+            ended: OnceCell::new(),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn length(&self) -> u64 {
@@ -248,7 +264,29 @@ impl Writer {
         }
     }
 
+    /// Whether the name of the file, in whichever directory, is this one.
+    pub(super) fn is_named(&self, name: &OsStr) -> bool {
+        self.key.rsplit('/').next().is_some_and(|last| name == last)
+    }
+
+    /// Waits for the end of a file that no program has open any more. `false` if one has.
+    pub(super) async fn has_ended(&self) -> bool {
+        let is_ending = self.is_ending.load(Ordering::SeqCst);
+        if is_ending {
+            self.ended.wait().await;
+        }
+        is_ending
+    }
+
     pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
+        self.is_ending.store(true, Ordering::SeqCst);
+        let released = self.release_once(storage).await;
+        // A second release finds it set.
+        let _ = self.ended.set(()).await;
+        released
+    }
+
+    async fn release_once(&self, storage: &Storage) -> Result<(), Failure> {
         let mut state = self.state.lock().await;
         let repeated = self.repeat_for_the_last_time(storage, &mut state).await;
         match state.upload {

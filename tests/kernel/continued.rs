@@ -1,7 +1,8 @@
 //! Files that are continued after a close, while other programs read them.
 
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use s3_csi_tests::within;
 
 use crate::files::served;
 use crate::successors::behind;
-use crate::survival::shell;
+use crate::survival::{content, shell};
 
 /// How long the server takes to answer: enough for a program to write meanwhile.
 const SLOW: Duration = Duration::from_secs(3);
@@ -64,6 +65,68 @@ fn a_file_that_is_being_published_empty_is_written() {
         Ok(read) => assert!(b"after".starts_with(&read[..]), "wrong bytes"),
         Err(error) => assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error())),
     }
+}
+
+/// It is larger than what is kept, and a process that was started has closed it, so that its upload is left to a later close.
+#[test]
+fn a_large_file_that_is_being_published_for_a_reader_is_written_on() {
+    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+    let (client, _pod, served) = behind(&faulty, "continued-large", &[]);
+    let large = content(9 << 20, 1);
+    let expected = [&large[..], b"after"].concat();
+    let file = served.touch("file", move |path| {
+        let mut file = File::create(path)?;
+        file.write_all(&large)?;
+        assert!(Command::new("true").status()?.success());
+        io::Result::Ok(file)
+    });
+    let file = file.unwrap();
+    assert_eq!(client.objects("continued-large", "").unwrap(), [""; 0]);
+    let completes = |line: &str| line.starts_with("POST /continued-large/file") && line.contains("uploadId=");
+    faulty.plan(move |_, line| if completes(line) { Fault::Delay(SLOW) } else { Fault::None });
+    let path = served.path("file");
+    let reader = thread::spawn(move || fs::read(path));
+    eventually("the file is being published", || faulty.answered().iter().any(|line| completes(line)));
+    let written = within("a write", LIMIT, move || {
+        (&file).write_all(b"after")?;
+        file.sync_all()
+    });
+    written.unwrap();
+    assert!(client.get("continued-large", "file").unwrap() == expected);
+    let read = within("a reader", LIMIT, move || reader.join().unwrap());
+    match read {
+        Ok(read) => assert!(expected.starts_with(&read), "wrong bytes"),
+        Err(error) => {
+            assert!([Errno::STALE, Errno::IO].contains(&Errno::from_io_error(&error).unwrap()), "{error}")
+        }
+    }
+}
+
+#[test]
+fn a_large_file_that_cannot_be_read_back_stays_as_it_was_published() {
+    let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
+    let (client, _pod, served) = behind(&faulty, "continued-unread", &[]);
+    let large = content(9 << 20, 1);
+    let expected = large.clone();
+    let file = served.touch("file", move |path| {
+        let mut file = File::create(path)?;
+        file.write_all(&large)?;
+        file.sync_all().map(|()| file)
+    });
+    let file = file.unwrap();
+    // Nor does the server copy it.
+    faulty.plan(|_, line| match line {
+        _ if line.starts_with("GET /continued-unread/file") => Fault::Refuse(403, "AccessDenied"),
+        _ if line.contains("?uploads") => Fault::Refuse(501, "NotImplemented"),
+        _ => Fault::None,
+    });
+    let outcomes = within("writes and a close", LIMIT, move || {
+        let write = || (&file).write_all(b"more").map_err(|error| Errno::from_io_error(&error));
+        let writes = [write(), write()];
+        (writes, nix::unistd::close(file))
+    });
+    assert_eq!(outcomes, ([Err(Some(Errno::IO)); 2], Err(nix::errno::Errno::EIO)));
+    assert!(client.get("continued-unread", "file").unwrap() == expected);
 }
 
 /// The kernel has one size for the file, which grows with each write, and one cache.

@@ -30,6 +30,10 @@ pub(super) enum Failure {
         "the mount process died with bytes of this file that were not uploaded yet: write the file again"
     )]
     Lost,
+    #[error(
+        "the file cannot be continued, because what it had so far could not be written again: write the file again"
+    )]
+    Aborted,
     #[error("request refused: {deaths} mount processes died while handling it")]
     Deadly { deaths: u32 },
 }
@@ -52,6 +56,7 @@ impl Failure {
             | Self::Server(_)
             | Self::TimedOut(_)
             | Self::Lost
+            | Self::Aborted
             | Self::Deadly { .. } => Errno::IO,
             Self::Replaced => Errno::STALE,
         };

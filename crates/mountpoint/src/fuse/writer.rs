@@ -65,6 +65,8 @@ enum Upload {
     Published(Option<u64>, Published),
     /// A mount process died with the upload. It was to replace this object, if the file had been published before.
     Interrupted(Option<Published>),
+    /// What had been written could not be written to this upload again.
+    Aborted(u64),
     /// It could not be repeated when a program needed it.
     Failed,
 }
@@ -148,23 +150,23 @@ impl Writer {
                 let object = object.clone();
                 self.resume(storage, state, &object).await?
             }
+            Upload::Aborted(_) => return Err(Failure::Aborted),
             Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
-        let offset = offset.saturating_sub_unsigned(state.copied);
-        let write = async |upload| storage.files.write(self.ino, upload, offset, content, 0, 0, None).await;
-        let (upload, written) = match write(upload).await {
-            // Since the file was closed empty, another program has opened it, and the library is publishing it empty for that.
-            Err(error)
-                if state.closed_empty
-                    && state.length == 0
-                    && error.to_errno() == Errno::BADF.raw_os_error() =>
-            {
+        let write = async |upload, copied| {
+            let offset = offset.saturating_sub_unsigned(copied);
+            storage.files.write(self.ino, upload, offset, content, 0, 0, None).await
+        };
+        let (upload, written) = match write(upload, state.copied).await {
+            // Its upload was left to a later close, and the library is completing it for another program that has opened the
+            // file since.
+            Err(error) if error.to_errno() == Errno::BADF.raw_os_error() => {
                 storage.files.fsync(self.ino, upload, false).await?;
                 state.note_published(storage);
                 let Upload::Published(_, object) = &state.upload else { return Err(error.into()) };
                 let object = object.clone();
                 let upload = self.resume(storage, state, &object).await?;
-                (upload, write(upload).await?)
+                (upload, write(upload, state.copied).await?)
             }
             written => (upload, written?),
         };
@@ -191,7 +193,7 @@ impl Writer {
             _ if done.is_ok() => {}
             // There is nothing to publish, or the library remembers that it has failed.
             Upload::Published(..) | Upload::Failed => {}
-            Upload::Open(_) => {
+            Upload::Open(_) | Upload::Aborted(_) => {
                 self.forget_length();
                 self.note_unspooled(storage, state);
             }
@@ -253,6 +255,7 @@ impl Writer {
         let upload = match state.upload {
             Upload::Open(upload) => upload,
             Upload::Published(..) => return Ok(()),
+            Upload::Aborted(_) => return Err(Failure::Aborted),
             Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
         };
         let published = publish(state, upload).await;
@@ -290,8 +293,11 @@ impl Writer {
         let mut state = self.state.lock().await;
         let repeated = self.repeat_for_the_last_time(storage, &mut state).await;
         match state.upload {
-            Upload::Open(upload) | Upload::Published(Some(upload), _) => self.end(storage, upload).await,
-            Upload::Published(None, _) => Ok(()),
+            Upload::Open(upload) | Upload::Published(Some(upload), _) | Upload::Aborted(upload) => {
+                let ended = self.end(storage, upload).await;
+                repeated.and(ended)
+            }
+            Upload::Published(None, _) => repeated,
             Upload::Interrupted(_) | Upload::Failed => {
                 // What opens the files of a predecessor again may come to it after this.
                 state.upload = Upload::Failed;

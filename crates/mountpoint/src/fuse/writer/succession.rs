@@ -113,7 +113,7 @@ impl Writer {
                 (state.upload, state.copied) = (Upload::Open(upload), 0);
                 storage.uploads.has_bytes_of(upload, self.handle, state.length);
                 let replayed = replay(storage, self.ino, upload, &state.spool).await;
-                self.abort_unless(storage, upload, replayed).await?;
+                self.abort_unless(storage, state, upload, replayed).await?;
                 if state.closed_empty && state.length == 0 {
                     storage.files.flush(self.ino, upload, 0, self.opened_by).await?;
                 }

@@ -55,11 +55,22 @@ impl OpenFiles {
                     Handle::Directory(Arc::new(Directory::inherit(ino, flags, known.names.clone())))
                 }
                 Access::Write | Access::Append if known.is_lost() => Handle::Lost,
-                Access::Write | Access::Append => {
-                    inherited.add_writer(ino, *number, storage.numbers.place(ino));
-                    writers.push(*number);
-                    Handle::Writer(Arc::new(Writer::inherit(&storage, *number, known)))
-                }
+                Access::Write | Access::Append => match Writer::inherit(&storage, *number, known) {
+                    Ok(writer) => {
+                        inherited.add_writer(ino, *number, storage.numbers.place(ino));
+                        writers.push(*number);
+                        Handle::Writer(Arc::new(writer))
+                    }
+                    Err(error) => {
+                        tracing::error!(%error, key = known.open.key, "cannot open what a file had so far: it is lost");
+                        // Also for the next process: it will not find what is removed below.
+                        storage.journal.record(&Record::Unspooled(*number));
+                        if known.open.creates {
+                            storage.numbers.not_uploaded(ino);
+                        }
+                        Handle::Lost
+                    }
+                },
             };
             handles.insert(*number, unique, handle);
         }

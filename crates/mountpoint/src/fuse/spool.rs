@@ -88,17 +88,25 @@ impl Spool {
         Self { spools, handle, content: Content::Nothing, length: 0, taken: 0 }
     }
 
-    /// What a predecessor has left.
-    pub(super) fn inherit(spools: Arc<Spools>, handle: u64) -> Self {
+    /// What a predecessor has left. If that cannot be opened, it is not known what a program has written.
+    pub(super) fn inherit(spools: Arc<Spools>, handle: u64) -> io::Result<Self> {
+        let open = |path: PathBuf| File::options().read(true).write(true).open(path);
+        let found = match spools.path(handle).map(open) {
+            None => None,
+            // Nothing was written.
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => None,
+            Some(opened) => {
+                let file = opened?;
+                Some((file.metadata()?.len(), file))
+            }
+        };
         let mut spool = Self::new(spools, handle);
-        let opened =
-            spool.spools.path(handle).and_then(|path| File::options().read(true).write(true).open(path).ok());
-        let Some(file) = opened else { return spool };
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
-        // The spool is kept even if it exceeds the budget, because its bytes are in memory already.
-        spool.taken = spool.spools.take_at_most(length);
-        (spool.content, spool.length) = (Content::Kept(file), length);
-        spool
+        if let Some((length, file)) = found {
+            // The spool is kept even if it exceeds the budget, because its bytes are in memory already.
+            spool.taken = spool.spools.take_at_most(length);
+            (spool.content, spool.length) = (Content::Kept(file), length);
+        }
+        Ok(spool)
     }
 
     pub(super) fn is_kept(&self) -> bool {
@@ -223,14 +231,23 @@ mod tests {
         assert!(spool.append(b"abc"));
         // Without the destructor, as a process dies.
         std::mem::forget(spool);
-        let (now, mut inherited) = (spools(), Spool::inherit(spools(), 7));
+        let (now, mut inherited) = (spools(), Spool::inherit(spools(), 7).unwrap());
         assert_eq!((content(&inherited), inherited.length()), (b"abc".to_vec(), 3));
         assert!(inherited.append(b"x"));
         assert_eq!(content(&inherited), b"abcx");
         drop(inherited);
         assert!(!path.exists() && left(&now) == PER_FILE);
-        let nothing = Spool::inherit(now, 8);
+        let nothing = Spool::inherit(now, 8).unwrap();
         assert!(nothing.is_kept() && nothing.length() == 0);
+    }
+
+    /// It must not be taken for a file that nothing was written to.
+    #[test]
+    fn what_cannot_be_opened_is_not_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("spool-7")).unwrap();
+        let spools = Spools::new(Some(folder.path().to_owned()), PER_FILE);
+        Spool::inherit(spools, 7).unwrap_err();
     }
 
     /// As after a move to a pod with a smaller memory limit.
@@ -242,7 +259,7 @@ mod tests {
         assert!(spool.append(&[0; 10]));
         std::mem::forget(spool);
         let smaller = spools(4);
-        let inherited = Spool::inherit(Arc::clone(&smaller), 7);
+        let inherited = Spool::inherit(Arc::clone(&smaller), 7).unwrap();
         assert_eq!((inherited.length(), left(&smaller)), (10, 0));
         drop(inherited);
         assert_eq!(left(&smaller), 4);

@@ -1,5 +1,7 @@
 //! What becomes of a file that was open for writing when a mount process died.
 
+use std::io;
+
 use mountpoint_s3_client::types::HeadObjectResult;
 use mountpoint_s3_fs::fs::OpenFlags;
 
@@ -11,9 +13,13 @@ use crate::journal::{self, Version};
 use crate::uploads::{Again, Published, again};
 
 impl Writer {
-    /// The writer of a file of which nothing was lost.
-    pub(in crate::fuse) fn inherit(storage: &Storage, handle: u64, known: &journal::Handle) -> Self {
-        let mut spool = Spool::inherit(storage.spools.clone(), handle);
+    /// The writer of a file of which nothing was lost, unless what it had written cannot be opened.
+    pub(in crate::fuse) fn inherit(
+        storage: &Storage,
+        handle: u64,
+        known: &journal::Handle,
+    ) -> io::Result<Self> {
+        let mut spool = Spool::inherit(storage.spools.clone(), handle)?;
         let published = known.published.as_ref();
         let object = published.map(|object| Published {
             bucket: object.bucket.clone(),
@@ -30,7 +36,7 @@ impl Writer {
             (_, object) => (spool.length(), Upload::Interrupted(object)),
         };
         let state = State { upload, length, copied: 0, closed_empty: known.is_idle, spool, unspooled: false };
-        Self::with(handle, &known.open, state, true)
+        Ok(Self::with(handle, &known.open, state, true))
     }
 
     /// So that the library knows of it, if a predecessor had opened it.

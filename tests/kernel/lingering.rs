@@ -52,6 +52,25 @@ fn a_file_is_read_while_a_program_has_it_open_whose_upload_has_failed() {
 }
 
 #[test]
+fn a_file_that_was_continued_in_the_place_of_another_is_read_whole() {
+    let (client, _pod, served) = served("lingering-two", OPTIONS);
+    let first = served.touch("file", |path| File::create(path)).unwrap();
+    write_and_close_duplicate(&first, b"").unwrap();
+    let size = served.touch("file", |path| {
+        fs::remove_file(path)?;
+        drop(File::create(path)?);
+        fs::metadata(path).map(|it| it.len())
+    });
+    assert_eq!(size.unwrap(), 0);
+    write_and_close_duplicate(&first, b"content").unwrap();
+    assert_eq!(served.read("file").unwrap(), b"content");
+    assert_eq!(client.get("lingering-two", "file").unwrap(), b"content");
+    write_and_close_duplicate(&first, b" and more").unwrap();
+    assert_eq!(served.read("file").unwrap(), b"content and more");
+    close(first);
+}
+
+#[test]
 fn a_file_that_was_emptied_and_closed_is_removed_or_renamed_at_once() {
     let remove = |path: &Path| fs::remove_file(path);
     let rename = |path: &Path| fs::rename(path, path.with_file_name("other"));

@@ -34,6 +34,10 @@ struct State {
     found: HashMap<u64, Found>,
     /// Their numbers, by the library's.
     by_library: HashMap<u64, u64>,
+    /// Of a number by which a program writes a file, the one by which the kernel knows its name.
+    twins: HashMap<u64, u64>,
+    /// Numbers for which the kernel may know the size that a file had before it was written by another number.
+    outdated: HashSet<u64>,
 }
 
 struct Found {
@@ -127,36 +131,36 @@ impl Numbers {
     pub(crate) fn lose(&self, ino: u64) -> Option<(u64, u64)> {
         let mut state = self.state();
         state.inherited.update(ino, |node| node.is_local = true);
-        let Found { library, lookups } = state.found.remove(&ino)?;
-        state.by_library.remove(&library);
-        Some((library, lookups))
+        state.lose(ino)
     }
 
     /// The library has another number for a file that it knew, and was asked for it once. Returns what it has to forget.
     pub(crate) fn replace(&self, ino: u64, library: u64) -> Option<(u64, u64)> {
         let mut state = self.state();
-        let is_known = state.lookups.contains_key(&(self.base + library));
-        self.replace_in(&mut state, ino, library, is_known)
+        let replaced = self.set(&mut state, ino, library)?;
+        let own = self.base + library;
+        if !state.lookups.contains_key(&own) {
+            state.by_library.insert(library, ino);
+        } else if own != ino {
+            state.twins.insert(ino, own);
+        }
+        Some(replaced)
     }
 
     /// The same after a rename: whatever number the kernel has for what had the name before, it forgets that now.
     pub(crate) fn take_over(&self, ino: u64, library: u64) -> Option<(u64, u64)> {
-        self.replace_in(&mut self.state(), ino, library, false)
+        let mut state = self.state();
+        let replaced = self.set(&mut state, ino, library)?;
+        state.by_library.insert(library, ino);
+        Some(replaced)
     }
 
-    fn replace_in(&self, state: &mut State, ino: u64, library: u64, is_known: bool) -> Option<(u64, u64)> {
-        let replaced = match state.found.remove(&ino) {
-            Some(found) => {
-                state.unmap(found.library, ino);
-                (found.library, found.lookups)
-            }
+    fn set(&self, state: &mut State, ino: u64, library: u64) -> Option<(u64, u64)> {
+        let replaced = match state.lose(ino) {
+            Some(found) => found,
             None => (ino.checked_sub(self.base)?, *state.lookups.get(&ino)?),
         };
         state.found.insert(ino, Found { library, lookups: 1 });
-        // Unless the kernel knows it by its own number already.
-        if !is_known {
-            state.by_library.insert(library, ino);
-        }
         Some(replaced)
     }
 
@@ -164,6 +168,7 @@ impl Numbers {
     pub(crate) fn record_lookup(&self, parent: u64, name: &str, entry: &Entry) -> u64 {
         let mut state = self.state();
         if let Some(ino) = self.inherited(&mut state, parent, name, entry) {
+            state.outdated.remove(&ino);
             state.find(ino, entry.library);
             match state.lookups.get_mut(&ino) {
                 Some(lookups) => *lookups += 1,
@@ -178,6 +183,7 @@ impl Numbers {
             return ino;
         }
         let ino = self.base + entry.library;
+        state.outdated.remove(&ino);
         let lookups = state.lookups.entry(ino).or_default();
         *lookups += 1;
         if *lookups > 1 {
@@ -253,10 +259,11 @@ impl Numbers {
     }
 
     /// Whether the kernel may know another size of the file than that of this version: the number stays the same, whatever another
-    /// client does to the object.
+    /// client does to the object, or the file was written by another number.
     pub(crate) fn is_outdated(&self, ino: u64, version: Version) -> bool {
-        let is_other = || self.state().inherited.get(ino).is_some_and(|node| node.version != version);
-        self.written.contains(&ino) && is_other()
+        let state = self.state();
+        let is_other = || state.inherited.get(ino).is_some_and(|node| node.version != version);
+        state.outdated.contains(&ino) || (self.written.contains(&ino) && is_other())
     }
 
     /// Whether the file may have another name than this key ends with.
@@ -281,10 +288,12 @@ impl Numbers {
         self.journal.note(&Record::Forgotten(ino, lookups));
         let is_known = if ino > self.base {
             let left = state.lookups.get(&ino).map_or(0, |known| known.saturating_sub(lookups));
-            match left {
-                0 => state.lookups.remove(&ino),
-                left => state.lookups.insert(ino, left),
-            };
+            if left > 0 {
+                state.lookups.insert(ino, left);
+            } else {
+                state.lookups.remove(&ino);
+                state.outdated.remove(&ino);
+            }
             if !state.found.contains_key(&ino) {
                 return Some((ino - self.base, lookups));
             }
@@ -292,16 +301,11 @@ impl Numbers {
         } else {
             !state.inherited.forget(ino, lookups)
         };
-        if is_known {
-            return None;
-        }
-        let Found { library, lookups } = state.found.remove(&ino)?;
-        state.unmap(library, ino);
-        Some((library, lookups))
+        if is_known { None } else { state.lose(ino) }
     }
 
     pub(crate) fn uploaded(&self, ino: u64, version: Version) {
-        self.state().inherited.upload(ino, version);
+        self.state().upload(ino, version);
         self.journal.record(&Record::Uploaded(ino, version));
     }
 
@@ -336,10 +340,24 @@ impl Numbers {
 }
 
 impl State {
-    /// Unless it has become another number's, by a rename.
-    fn unmap(&mut self, library: u64, ino: u64) {
+    /// The number means nothing for the library any more. Returns what it meant.
+    fn lose(&mut self, ino: u64) -> Option<(u64, u64)> {
+        let Found { library, lookups } = self.found.remove(&ino)?;
+        self.twins.remove(&ino);
+        // Unless that has become another number's, by a rename.
         if self.by_library.get(&library) == Some(&ino) {
             self.by_library.remove(&library);
+        }
+        Some((library, lookups))
+    }
+
+    fn upload(&mut self, ino: u64, version: Version) {
+        self.inherited.upload(ino, version);
+        self.outdated.remove(&ino);
+        if let Some(twin) = self.twins.get(&ino)
+            && self.lookups.contains_key(twin)
+        {
+            self.outdated.insert(*twin);
         }
     }
 

@@ -216,3 +216,27 @@ fn a_file_that_is_renamed_to_another_with_the_same_content_keeps_its_number() {
     numbers.commit();
     assert_eq!(name_of(life.successor().meaning(2)), (ROOT, "to".into()));
 }
+
+/// The kernel counts the size of a file by the number that a program writes it by, and would read by the other one what the file
+/// was before.
+#[test]
+fn the_size_of_a_file_that_was_written_by_another_number_is_outdated() {
+    let (_life, numbers) = Life::new();
+    let is_outdated = |ino| numbers.is_outdated(ino, Version::of(Some("one")));
+    numbers.record_lookup(ROOT, "a", &entry(2, "one"));
+    numbers.record_lookup(ROOT, "a", &entry(7, "one"));
+    assert_eq!(numbers.replace(2, 7), Some((2, 1)));
+    assert!(!is_outdated(2) && !is_outdated(7), "nothing was written");
+    for etag in ["two", "three"] {
+        numbers.uploaded(2, Version::of(Some(etag)));
+        assert!(is_outdated(7) && !is_outdated(2), "{etag}");
+        assert_eq!(numbers.record_lookup(ROOT, "a", &entry(7, etag)), 7);
+        assert!(!is_outdated(7), "the kernel has asked since");
+    }
+    numbers.uploaded(2, Version::of(Some("four")));
+    numbers.uploaded(7, Version::of(Some("five")));
+    assert!(!is_outdated(7), "the kernel has counted what it wrote itself");
+    assert_eq!(numbers.forget(7, 3), Some((7, 3)));
+    numbers.uploaded(2, Version::of(Some("six")));
+    assert!(!is_outdated(7), "the kernel does not know it any more");
+}

@@ -37,7 +37,7 @@ struct Written {
 
 /// Which of the files that were open for writing matter to a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Which<'a> {
+pub(super) enum Concerned<'a> {
     File(u64),
     /// Those in this directory.
     In(u64),
@@ -79,7 +79,7 @@ impl Inherited {
 
     /// A request waits only for the files that it is about, because the server may be silent about another one or slow to
     /// take it.
-    pub(super) async fn reopen_writers(&self, storage: &Storage, handles: &Handles, which: Which<'_>) {
+    pub(super) async fn reopen_writers(&self, storage: &Storage, handles: &Handles, which: Concerned<'_>) {
         if self.has_writers() {
             let concerned = self.written.iter().filter(|written| which.has(written));
             join_all(concerned.map(|written| self.reopen(storage, handles, written))).await;
@@ -107,7 +107,7 @@ impl Inherited {
     }
 }
 
-impl Which<'_> {
+impl Concerned<'_> {
     fn has(self, Written { ino, place, .. }: &Written) -> bool {
         match (self, place) {
             (Self::All, _) => true,
@@ -140,14 +140,14 @@ mod tests {
             inherited.add_writer(ino, number, place);
         }
         assert_eq!(inherited.left.load(Ordering::Relaxed), 4, "one file is open twice");
-        let concerned = |which: Which<'_>| -> Vec<u64> {
+        let concerned = |which: Concerned<'_>| -> Vec<u64> {
             inherited.written.iter().filter(|written| which.has(written)).map(|it| it.ino).collect()
         };
-        assert_eq!(concerned(Which::File(6)), [6]);
-        assert_eq!(concerned(Which::File(1)), [0; 0], "the root");
-        assert_eq!(concerned(Which::In(2)), [6, 7]);
-        assert_eq!(concerned(Which::Named(1, OsStr::new("a"))), [5]);
-        assert_eq!(concerned(Which::Named(1, OsStr::new("b"))), [0; 0]);
-        assert_eq!(concerned(Which::All), [5, 6, 7, 8]);
+        assert_eq!(concerned(Concerned::File(6)), [6]);
+        assert_eq!(concerned(Concerned::File(1)), [0; 0], "the root");
+        assert_eq!(concerned(Concerned::In(2)), [6, 7]);
+        assert_eq!(concerned(Concerned::Named(1, OsStr::new("a"))), [5]);
+        assert_eq!(concerned(Concerned::Named(1, OsStr::new("b"))), [0; 0]);
+        assert_eq!(concerned(Concerned::All), [5, 6, 7, 8]);
     }
 }

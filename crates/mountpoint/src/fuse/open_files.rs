@@ -1,6 +1,8 @@
-//! What programs do with open files and directories.
+//! What programs do with open files.
 
-use std::ffi::OsStr;
+mod directories;
+mod names;
+
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,13 +14,12 @@ use bytes::Bytes;
 use fuser::consts::FOPEN_DIRECT_IO;
 use futures::FutureExt as _;
 use futures::executor::block_on;
-use mountpoint_s3_fs::fs::{DirectoryReplier, Error, OpenFlags, Opened, ToErrno as _};
-use rustix::io::Errno;
+use mountpoint_s3_fs::fs::{OpenFlags, Opened};
 
 use super::directory::Directory;
 use super::failure::Failure;
 use super::handles::{Handle, Handles};
-use super::inherited::{Inherited, Which};
+use super::inherited::{Concerned, Inherited};
 use super::origin::Origin;
 use super::reader::Reader;
 use super::storage::Storage;
@@ -105,25 +106,14 @@ impl OpenFiles {
 
     /// Opens those files again that a predecessor was writing and that a request is about. The library has to know of them
     /// before it says how large they are.
-    pub(super) async fn reopen_writers(&self, which: Which<'_>) {
+    pub(super) async fn reopen_writers(&self, which: Concerned<'_>) {
         self.inherited.reopen_writers(&self.storage, &self.handles, which).await;
     }
 
     /// Opens the file again for all that had it open, because the library decides by that who else may use it.
     async fn reopen(&self, ino: u64) {
-        self.reopen_writers(Which::File(ino)).await;
+        self.reopen_writers(Concerned::File(ino)).await;
         self.inherited.reopen_readers(&self.storage, &self.handles, ino).await;
-    }
-
-    pub(super) async fn reopen_named(&self, parent: u64, name: &OsStr) {
-        self.reopen_writers(Which::Named(parent, name)).await;
-        if !self.inherited.has_readers() {
-            return;
-        }
-        if let Ok(entry) = self.storage.files.lookup(parent, name).await {
-            self.reopen(entry.attr.ino).await;
-            self.storage.files.forget(entry.attr.ino, 1).await;
-        }
     }
 
     /// What the request has opened, if a predecessor died with it.
@@ -151,7 +141,7 @@ impl OpenFiles {
         let flags_of_open = OpenFlags::from(flags);
         if flags_of_open.intersects(OpenFlags::O_WRONLY | OpenFlags::O_RDWR) {
             // The number of writers is limited by memory, and those that have written already come first.
-            self.reopen_writers(Which::All).await;
+            self.reopen_writers(Concerned::All).await;
         }
         self.reopen(ino).await;
         let Storage { files, uploads, .. } = &self.storage;
@@ -181,27 +171,6 @@ impl OpenFiles {
         };
         self.insert(number, open, handle);
         Ok(Opened { fh: number, ..opened })
-    }
-
-    /// Removes or renames names. The kernel does not wait for the end of a file whose last descriptor is closed, and until then the
-    /// library refuses this.
-    pub(super) async fn once_closed(
-        &self,
-        names: &[&OsStr],
-        act: impl AsyncFn() -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        let writers = self.handles.writers_that(|writer| names.iter().any(|name| writer.is_named(name)));
-        let done = act().await;
-        let refused = |error: &Error| error.to_errno() == Errno::PERM.raw_os_error();
-        if !done.as_ref().is_err_and(refused) {
-            return done;
-        }
-        // Looked at after the refusal: the kernel had sent the end of the file before it sent this request.
-        let mut has_any_ended = false;
-        for writer in writers {
-            has_any_ended |= writer.has_ended().await;
-        }
-        if has_any_ended { act().await } else { done }
     }
 
     pub(super) fn is_open_for_writing(&self, ino: u64) -> bool {
@@ -239,7 +208,7 @@ impl OpenFiles {
     ) -> Result<u32, Failure> {
         let _passage = self.writes.read().await;
         // A writer that continues excludes others, and others exclude it.
-        self.reopen_writers(Which::File(ino)).await;
+        self.reopen_writers(Concerned::File(ino)).await;
         match self.handles.get(fh)? {
             Handle::Writer(writer) => writer.write(&self.storage, offset, content, origin).await,
             Handle::Appender(library) => {
@@ -301,53 +270,6 @@ impl OpenFiles {
         if let Ok(handle) = self.handles.remove(fh) {
             self.storage.journal.record(&Record::Closed(fh));
             drop(handle);
-        }
-    }
-
-    pub(super) async fn open_directory(
-        &self,
-        ino: u64,
-        flags: i32,
-        origin: Origin,
-    ) -> Result<Opened, Failure> {
-        if let Some(opened) = self.opened_before(origin, 0) {
-            return Ok(opened);
-        }
-        // When a directory is opened, the library notes its new files with their sizes.
-        self.reopen_writers(Which::In(ino)).await;
-        let opened = self.storage.files.opendir(ino, flags).await?;
-        let number = self.handles.next_number();
-        let open = Open { access: Access::List, ..Open::new(ino, flags, 0, origin.unique) };
-        self.insert(number, open, Handle::Directory(Arc::new(Directory::new(ino, flags, opened.fh))));
-        Ok(Opened { fh: number, ..opened })
-    }
-
-    pub(super) async fn list(
-        &self,
-        fh: u64,
-        offset: i64,
-        with_attributes: bool,
-        to: impl DirectoryReplier + Send + Sync,
-    ) -> Result<(), Failure> {
-        let Handle::Directory(directory) = self.handles.get(fh)? else { return Err(Failure::BadHandle) };
-        self.reopen_writers(Which::In(directory.ino)).await;
-        let added = directory.list(&self.storage, offset, with_attributes, to).await?;
-        if !added.names.is_empty() {
-            let offset = u64::try_from(offset).unwrap_or_default();
-            self.storage.journal.record(&Record::Listed(fh, offset, added.names));
-        }
-        Ok(())
-    }
-
-    pub(super) async fn release_directory(&self, fh: u64, origin: Origin) -> Result<(), Failure> {
-        match self.handles.get(fh) {
-            Err(Failure::BadHandle) if origin.is_repeated => Ok(()),
-            Err(failure) => Err(failure),
-            Ok(Handle::Directory(directory)) => {
-                self.forget(fh);
-                directory.close(&self.storage).await
-            }
-            Ok(_) => Err(Failure::BadHandle),
         }
     }
 }

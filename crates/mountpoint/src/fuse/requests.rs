@@ -14,12 +14,11 @@ use rustix::io::Errno;
 use super::FuseFilesystem;
 use super::attributes::{Change, Requested, moment};
 use super::failure::Failure;
-use super::inherited::Which;
+use super::inherited::Concerned;
 use super::replies::{
     Names, NamesAndAttributes, attributes, data, empty, entry, log_failure, names, names_and_attributes,
     opened, statfs, written,
 };
-use crate::inodes::repeated::repeated;
 
 /// The library's metrics are made of spans with this target and these names.
 macro_rules! span {
@@ -65,7 +64,7 @@ impl Filesystem for FuseFilesystem {
         let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("lookup", request, ino = parent, wanted = ?name);
         let handler = async move {
-            open_files.reopen_writers(Which::Named(parent, &name)).await;
+            open_files.reopen_writers(Concerned::Named(parent, &name)).await;
             open_files.storage.files.lookup(parent, &name).await
         };
         self.answer(span, handler, entry(reply));
@@ -79,7 +78,7 @@ impl Filesystem for FuseFilesystem {
         admit!(self, request, reply);
         let open_files = self.open_files();
         let handler = async move {
-            open_files.reopen_writers(Which::File(ino)).await;
+            open_files.reopen_writers(Concerned::File(ino)).await;
             open_files.storage.files.getattr(ino).await
         };
         self.answer(span!("getattr", request, ino), handler, attributes(reply));
@@ -108,7 +107,7 @@ impl Filesystem for FuseFilesystem {
         let (open_files, ignored) = (self.open_files(), self.ignores_attributes);
         let handler = async move {
             let files = &open_files.storage.files;
-            open_files.reopen_writers(Which::File(ino)).await;
+            open_files.reopen_writers(Concerned::File(ino)).await;
             let current = files.getattr(ino).await?;
             match requested.change_of(&current.attr) {
                 Change::Nothing => Ok(current),
@@ -289,14 +288,7 @@ impl Filesystem for FuseFilesystem {
         let origin = admit!(self, request, reply);
         let (open_files, name) = (self.open_files(), name.to_owned());
         let span = span!("unlink", request, ino = parent, wanted = ?name);
-        let handler = async move {
-            open_files.reopen_named(parent, &name).await;
-            let unlink = open_files.once_closed(&[&name], async || {
-                let unlink = open_files.storage.files.unlink(parent, &name);
-                if origin.is_repeated { repeated(unlink).await } else { unlink.await }
-            });
-            origin.removed(unlink.await)
-        };
+        let handler = async move { open_files.unlink(parent, &name, origin).await };
         self.answer(span, handler, empty(reply));
     }
 
@@ -314,29 +306,8 @@ impl Filesystem for FuseFilesystem {
         let (open_files, name, new_name) = (self.open_files(), name.to_owned(), new_name.to_owned());
         let span = span!("rename", request, ino = parent, wanted = ?name);
         let handler = async move {
-            // A copy that another process finds complete may be of another client, so that the mount does not move meanwhile.
-            let _renaming = open_files.writes.read().await;
-            open_files.reopen_named(parent, &name).await;
-            open_files.reopen_named(new_parent, &new_name).await;
-            let files = &open_files.storage.files;
-            let rename = open_files.once_closed(&[&name, &new_name], async || {
-                let rename = files.rename(parent, &name, new_parent, &new_name, flags.into());
-                if origin.is_repeated { repeated(rename).await } else { rename.await }
-            });
-            match rename.await {
-                Err(error) if origin.is_perhaps_done(&error, Errno::NOENT) => {
-                    // Unless it had been recorded, too.
-                    let numbers = &open_files.storage.numbers;
-                    if numbers.named(parent, &name).is_some() {
-                        let names = (name.to_string_lossy(), new_name.to_string_lossy());
-                        numbers.renamed(parent, &names.0, new_parent, &names.1);
-                    }
-                    let moved = files.lookup(new_parent, &new_name).await?;
-                    files.forget(moved.attr.ino, 1).await;
-                    Ok(())
-                }
-                renamed => renamed,
-            }
+            let (from, to) = ((parent, name.as_os_str()), (new_parent, new_name.as_os_str()));
+            open_files.rename(from, to, flags, origin).await
         };
         self.answer(span, handler, empty(reply));
     }

@@ -1,10 +1,11 @@
 //! A file that is open for writing. Several programs may hold it, and each of them closes it: every close publishes what was
 //! written so far, because only then the program that closes hears of a failure, and a later write continues from there.
 
+mod ending;
+mod readers;
 mod resumption;
 mod succession;
 
-use std::ffi::OsStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_lock::OnceCell;
@@ -102,16 +103,6 @@ impl Writer {
             ended: OnceCell::new(),
             state: Mutex::new(state),
         }
-    }
-
-    pub(super) fn length(&self) -> u64 {
-        self.length.load(Ordering::Relaxed)
-    }
-
-    /// What was written is not the file any more: another program has emptied it since, or its upload has failed. Readers
-    /// would else be refused for bytes that no object has.
-    pub(super) fn forget_length(&self) {
-        self.length.store(0, Ordering::Relaxed);
     }
 
     pub(super) async fn write(
@@ -267,53 +258,6 @@ impl Writer {
         }
     }
 
-    /// Whether the name of the file, in whichever directory, is this one.
-    pub(super) fn is_named(&self, name: &OsStr) -> bool {
-        self.key.rsplit('/').next().is_some_and(|last| name == last)
-    }
-
-    /// Waits for the end of a file that no program has open any more. `false` if one has.
-    pub(super) async fn has_ended(&self) -> bool {
-        let is_ending = self.is_ending.load(Ordering::SeqCst);
-        if is_ending {
-            self.ended.wait().await;
-        }
-        is_ending
-    }
-
-    pub(super) async fn release(&self, storage: &Storage) -> Result<(), Failure> {
-        self.is_ending.store(true, Ordering::SeqCst);
-        let released = self.release_once(storage).await;
-        // A second release finds it set.
-        let _ = self.ended.set(()).await;
-        released
-    }
-
-    async fn release_once(&self, storage: &Storage) -> Result<(), Failure> {
-        let mut state = self.state.lock().await;
-        let repeated = self.repeat_for_the_last_time(storage, &mut state).await;
-        match state.upload {
-            Upload::Open(upload) | Upload::Published(Some(upload), _) | Upload::Aborted(upload) => {
-                let ended = self.end(storage, upload).await;
-                repeated.and(ended)
-            }
-            Upload::Published(None, _) => repeated,
-            Upload::Interrupted(_) | Upload::Failed => {
-                // What opens the files of a predecessor again may come to it after this.
-                state.upload = Upload::Failed;
-                if self.creates {
-                    storage.numbers.not_uploaded(self.ino);
-                }
-                repeated
-            }
-        }
-    }
-
-    async fn end(&self, storage: &Storage, upload: u64) -> Result<(), Failure> {
-        let released = storage.files.release(self.ino, upload, 0, None, false).await;
-        let is_published = storage.uploads.published(upload).is_some();
-        storage.uploads.end(upload);
-        if is_published { Ok(()) } else { Ok(released?) }
     }
 }
 

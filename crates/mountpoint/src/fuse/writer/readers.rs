@@ -1,0 +1,18 @@
+//! What programs that read a file get while it is open for writing.
+
+use std::sync::atomic::Ordering;
+
+use super::Writer;
+
+impl Writer {
+    /// Bytes that the kernel may take the file for.
+    pub(in crate::fuse) fn length(&self) -> u64 {
+        self.length.load(Ordering::Relaxed)
+    }
+
+    /// What was written is not the file any more: another program has emptied it since, or its upload has failed. Readers
+    /// would else be refused for bytes that no object has.
+    pub(in crate::fuse) fn forget_length(&self) {
+        self.length.store(0, Ordering::Relaxed);
+    }
+}

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use s3_csi_tests::faulty::{Fault, Faulty};
+use s3_csi_tests::killer::{between_requests, kill};
 use s3_csi_tests::mountpoint_pod::LIMIT;
 use s3_csi_tests::within;
 
@@ -21,6 +22,7 @@ fn close(file: File) {
     within("a close", LIMIT, move || drop(file));
 }
 
+/// What that program has written is no longer the file.
 #[test]
 fn a_file_is_read_while_a_program_has_the_longer_one_open_that_it_replaced() {
     let (_client, _pod, served) = served("lingering-longer", OPTIONS);
@@ -51,6 +53,20 @@ fn a_file_is_read_while_a_program_has_it_open_whose_upload_has_failed() {
     close(file);
 }
 
+/// The kernel's number of a file stays the same when a mount process dies, whatever another client does to the object.
+#[test]
+fn a_file_that_another_client_has_shortened_is_read_while_its_writer_survives() {
+    let (client, pod, served) = served("lingering-shortened", OPTIONS);
+    let file = served.touch("log", |path| File::create(path)).unwrap();
+    write_and_close_duplicate(&file, b"a longer line\n").unwrap();
+    kill(&pod, between_requests);
+    client.put("lingering-shortened", "log", b"x\n").unwrap();
+    assert_eq!(served.read("log").unwrap(), b"x\n");
+    close(file);
+}
+
+/// Empty objects cannot be told apart, so that a program goes on with the one that has taken the place of its own. The kernel
+/// has a number for each of the two, and a size for each number.
 #[test]
 fn a_file_that_was_continued_in_the_place_of_another_is_read_whole() {
     let (client, _pod, served) = served("lingering-two", OPTIONS);
@@ -70,6 +86,7 @@ fn a_file_that_was_continued_in_the_place_of_another_is_read_whole() {
     close(first);
 }
 
+/// The kernel does not wait for the end of a file, and the object is emptied only then.
 #[test]
 fn a_file_that_was_emptied_and_closed_is_removed_or_renamed_at_once() {
     let remove = |path: &Path| fs::remove_file(path);

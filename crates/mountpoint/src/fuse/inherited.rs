@@ -62,6 +62,11 @@ impl Inherited {
         !self.readers.is_empty()
     }
 
+    /// Whether a predecessor was writing the file.
+    pub(super) fn has_written(&self, ino: u64) -> bool {
+        self.written.iter().any(|written| written.ino == ino)
+    }
+
     pub(super) fn has_writers(&self) -> bool {
         self.left.load(Ordering::Acquire) > 0
     }

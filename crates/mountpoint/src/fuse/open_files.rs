@@ -153,6 +153,12 @@ impl OpenFiles {
             None => {
                 let object = uploads.read_by(ino, library);
                 let open = Open { version: ReadObject::version(object.as_ref()), ..open };
+                // Of other files, what another client has put there has a number of its own.
+                if self.inherited.has_written(ino) {
+                    for writer in self.handles.writers(ino) {
+                        writer.forget_replaced(open.version);
+                    }
+                }
                 let reader = Reader::new(number, &open, library, object);
                 (open, Handle::Reader(Arc::new(reader)))
             }

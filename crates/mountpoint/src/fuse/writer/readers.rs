@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Writer;
+use super::{Upload, Writer};
+use crate::journal::Version;
 
 impl Writer {
     /// Bytes that the kernel may take the file for.
@@ -14,5 +15,15 @@ impl Writer {
     /// would else be refused for bytes that no object has.
     pub(in crate::fuse) fn forget_length(&self) {
         self.length.store(0, Ordering::Relaxed);
+    }
+
+    /// The same if what it has published is not the object that there is now.
+    pub(in crate::fuse) fn forget_replaced(&self, now: Version) {
+        if let Some(state) = self.state.try_lock()
+            && let Upload::Published(_, object) = &state.upload
+            && Version::of(Some(object.etag.as_str())) != now
+        {
+            self.forget_length();
+        }
     }
 }

@@ -129,6 +129,32 @@ fn a_large_file_that_cannot_be_read_back_stays_as_it_was_published() {
     assert!(client.get("continued-unread", "file").unwrap() == expected);
 }
 
+/// As `fopen` with `w+`: also after a close, which publishes what was written.
+#[test]
+fn a_program_reads_back_what_it_writes() {
+    let (client, _pod, served) = served("continued-back", &["--allow-overwrite"]);
+    client.put("continued-back", "replaced", b"before").unwrap();
+    for name in ["new", "replaced"] {
+        let read = served.touch(name, |path| -> io::Result<Vec<Vec<u8>>> {
+            let mut open = File::options();
+            let mut file = open.read(true).write(true).create(true).truncate(true).open(path)?;
+            let mut read = Vec::new();
+            for line in [&b"one,"[..], b"two,", b"three"] {
+                file.write_all(line)?;
+                let mut all = Vec::new();
+                file.seek(SeekFrom::Start(0))?;
+                file.read_to_end(&mut all)?;
+                read.push(all);
+                drop(file.try_clone()?);
+            }
+            Ok(read)
+        });
+        let expected = [&b"one,"[..], b"one,two,", b"one,two,three"].map(<[u8]>::to_vec);
+        assert_eq!(read.unwrap(), expected, "{name}");
+        assert_eq!(client.get("continued-back", name).unwrap(), expected[2], "{name}");
+    }
+}
+
 /// The kernel has one size for the file, which grows with each write, and one cache.
 #[test]
 fn a_reader_of_a_file_that_is_written_on_gets_its_bytes_or_an_error() {

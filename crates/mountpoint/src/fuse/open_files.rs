@@ -184,14 +184,14 @@ impl OpenFiles {
     }
 
     pub(super) async fn read(&self, ino: u64, fh: u64, offset: i64, size: u32) -> Result<Bytes, Failure> {
+        // The kernel's offsets are not negative.
+        let from = u64::try_from(offset).unwrap_or_default();
         match self.handles.get(fh)? {
             Handle::Reader(reader) => {
-                // The kernel's offsets are not negative.
-                let offset = offset.try_into().unwrap_or_default();
-                let read = reader.read(&self.storage, offset, size).await?;
+                let read = reader.read(&self.storage, from, size).await?;
                 // The kernel has one size for all that have the file open, and fills with zeros what a reader's object has not.
                 let is_short = read.len() < usize::try_from(size).unwrap_or(usize::MAX);
-                if is_short && self.handles.is_longer_than(ino, offset + read.len() as u64) {
+                if is_short && self.handles.is_longer_than(ino, from + read.len() as u64) {
                     return Err(Failure::Replaced);
                 }
                 Ok(read)
@@ -200,7 +200,8 @@ impl OpenFiles {
             Handle::Appender(library) => {
                 Ok(self.storage.files.read(ino, library, offset, size, 0, None).await?)
             }
-            Handle::Writer(_) | Handle::Directory(_) | Handle::Lost => Err(Failure::BadHandle),
+            Handle::Writer(writer) => writer.read(from, size).await,
+            Handle::Directory(_) | Handle::Lost => Err(Failure::BadHandle),
         }
     }
 

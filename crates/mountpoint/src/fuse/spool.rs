@@ -148,10 +148,10 @@ impl Spool {
     }
 
     /// The next bytes from this offset on; none at the end.
-    pub(super) fn read(&self, offset: u64) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&self, offset: u64, at_most: usize) -> io::Result<Vec<u8>> {
         let Content::Kept(file) = &self.content else { return Ok(Vec::new()) };
         let left = usize::try_from(self.length.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let mut piece = vec![0; left.min(PIECE)];
+        let mut piece = vec![0; left.min(at_most)];
         file.read_exact_at(&mut piece, offset)?;
         Ok(piece)
     }
@@ -195,7 +195,7 @@ mod tests {
     fn content(spool: &Spool) -> Vec<u8> {
         let mut all = Vec::new();
         loop {
-            let piece = spool.read(all.len() as u64).unwrap();
+            let piece = spool.read(all.len() as u64, PIECE).unwrap();
             if piece.is_empty() {
                 return all;
             }

@@ -257,8 +257,6 @@ impl Writer {
             _ => Ok(published?),
         }
     }
-
-    }
 }
 
 impl State {

@@ -2,7 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
+
 use super::{Upload, Writer};
+use crate::fuse::failure::Failure;
 use crate::journal::Version;
 
 impl Writer {
@@ -25,5 +28,16 @@ impl Writer {
         {
             self.forget_length();
         }
+    }
+
+    /// What the program itself has written, as long as all of it is kept and is the file.
+    pub(in crate::fuse) async fn read(&self, offset: u64, size: u32) -> Result<Bytes, Failure> {
+        let state = self.state.lock().await;
+        if state.spool.length() != state.length || self.length() != state.length {
+            return Err(Failure::BadHandle);
+        }
+        let at_most = usize::try_from(size).unwrap_or(usize::MAX);
+        let read = state.spool.read(offset, at_most).map_err(|error| Failure::Spool(error.to_string()))?;
+        Ok(read.into())
     }
 }

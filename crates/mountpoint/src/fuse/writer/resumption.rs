@@ -4,6 +4,7 @@ use mountpoint_s3_fs::fs::OpenFlags;
 
 use super::{NOWHERE, Spool, State, Upload, Writer};
 use crate::fuse::failure::Failure;
+use crate::fuse::spool::PIECE;
 use crate::fuse::storage::Storage;
 use crate::uploads::{Again, Published, again};
 
@@ -92,7 +93,7 @@ impl Writer {
 pub(super) async fn replay(storage: &Storage, ino: u64, upload: u64, spool: &Spool) -> Result<(), Failure> {
     let mut offset = 0;
     while offset < spool.length() {
-        let piece = spool.read(offset).map_err(|error| Failure::Spool(error.to_string()))?;
+        let piece = spool.read(offset, PIECE).map_err(|error| Failure::Spool(error.to_string()))?;
         let at = i64::try_from(offset).unwrap_or(i64::MAX);
         offset += u64::from(storage.files.write(ino, upload, at, &piece, 0, 0, None).await?);
     }

@@ -22,10 +22,13 @@ const SLOW: Duration = Duration::from_secs(3);
 #[test]
 fn a_file_that_others_read_all_the_time_is_continued() {
     let (client, _pod, served) = served("continued-read", &["--allow-overwrite"]);
-    let script = "cd \"$1\"
-        for reader in 1 2 3; do (until [ -e stop ]; do cat log > /dev/null 2>&1; done) & done
-        { for line in $(seq 60); do /bin/echo $line; done; } > log
-        touch stop; wait; cat log";
+    let script = "cd \"$1\"; all=$(seq 60)
+        is_part() { case \"$all\" in \"$1\"*) ;; *) echo \"wrong bytes: $1\" ;; esac }
+        for reader in 1 2 3; do
+            (until [ -e stop ]; do if seen=$(cat log 2> /dev/null); then is_part \"$seen\"; fi; done) &
+        done
+        { for line in $all; do /bin/echo $line; done; } > log
+        cat log; touch stop; wait";
     let read = shell(served.path(""), script);
     let lines: Vec<String> = (1..=60).map(|line| line.to_string()).collect();
     let expected = lines.join("\n") + "\n";
@@ -179,8 +182,10 @@ fn a_reader_of_a_file_that_is_written_on_gets_its_bytes_or_an_error() {
         }
         (seen, file)
     });
+    assert_eq!(seen[0].as_ref().unwrap(), &published, "nothing was written since");
     within("a close", LIMIT, move || nix::unistd::close(file)).unwrap();
     let whole = [published, vec![1; 100 + (300 << 10) + 20]].concat();
+    assert!(served.read("file").unwrap() == whole, "by a new reader");
     for read in seen {
         match read {
             // The kernel may have what the writer has written.

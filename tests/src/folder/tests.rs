@@ -100,6 +100,27 @@ fn a_file_that_waited_while_others_used_it_is_emptied_before_or_at_its_close() {
     verdict(objects("old"), &steps(of(close, "old"))).unwrap_err();
 }
 
+/// Also if another client has interfered with files that are open.
+#[test]
+fn a_file_that_no_program_is_about_to_publish_can_be_read() {
+    let theirs = Step::PutElsewhere { name: "f".into(), content: "theirs".into() };
+    let published = [
+        (open(), Outcome::Done, Objects::new()),
+        (DUPLICATE, Outcome::Done, Objects::new()),
+        (write("a"), Outcome::Done, Objects::new()),
+        (CLOSE, Outcome::Done, objects("a")),
+        (theirs, Outcome::Done, objects("theirs")),
+    ];
+    let read = |steps: &[(Step, Outcome, Objects)], outcome| {
+        let read = (Step::Read { name: "f".into() }, outcome, objects("theirs"));
+        verdict(Objects::new(), &[&published[..], steps, &[read]].concat())
+    };
+    read(&[], Outcome::Content("theirs".into())).unwrap();
+    read(&[], Outcome::Failed(Errno::STALE.raw_os_error())).unwrap_err();
+    let written = (write("b"), Outcome::Done, objects("theirs"));
+    read(&[written], Outcome::Failed(Errno::STALE.raw_os_error())).unwrap();
+}
+
 #[test]
 fn a_reader_gets_what_was_there_or_an_error_after_it_has_changed() {
     let open = Step::Open { actor: 0, file: 1, name: "f".into(), write: false };

@@ -45,15 +45,14 @@ pub(crate) fn of_listing(error: &ListError, requested: &RequestedBucket) -> Refu
         ObjectClientError::ClientError(S3RequestError::InternalError(_)) => refused(
             Code::Rejected,
             format!(
-                "{} answered the first listing of bucket `{bucket}` with something else than a listing: check that it is an S3 \
-                 server",
+                "{} did not answer the first request for bucket `{bucket}` with a listing: check that it is an S3 server",
                 requested.server()
             ),
         ),
         ObjectClientError::ClientError(S3RequestError::CreateSessionError) => refused(
             Code::Rejected,
             format!(
-                "{} gives no session for bucket `{bucket}`: allow s3express:CreateSession",
+                "{} refused a session for bucket `{bucket}`: allow s3express:CreateSession",
                 requested.server()
             ),
         ),

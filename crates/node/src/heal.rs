@@ -50,6 +50,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             });
         }
         while moves.try_join_next().is_some() {}
+        let began = Instant::now();
         let observed = match context.mounts.table() {
             Ok(table) => {
                 healing.forget_ended(&table);
@@ -57,7 +58,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             }
             Err(_) => Vec::new(),
         };
-        let plan = healing.plan(observed, Instant::now());
+        let plan = healing.plan(observed, began, Instant::now());
         let next_check = plan.next_check;
         execute(&context, plan);
         tokio::select! {

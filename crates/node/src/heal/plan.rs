@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use mounter::deadlines::CHECK;
 use service::backoff::Backoff;
 
 use crate::liveness::{Liveness, REPLACED_AFTER};
@@ -13,6 +14,8 @@ use crate::mount_table::{Device, MountTable};
 const REPORTED_AFTER: Duration = Duration::from_secs(10);
 /// Nothing reports that a mount process stopped answering.
 const POLL_INTERVAL: Duration = Duration::from_secs(15);
+/// Between checks although a deadline is nearer.
+const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// While a mount is dead: its Mountpoint Pod is being restarted or replaced.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 /// The longest delay between retries: during an attempt, the kubelet's own calls for the target get ABORTED.
@@ -93,7 +96,8 @@ impl Healing {
         self.deaths.retain(|source, _| points.contains(source.as_path()));
     }
 
-    pub fn plan(&mut self, observed: Vec<ObservedMount>, now: Instant) -> Plan {
+    /// `began` is when the mounts were asked, `now` when the last one had answered, or had not in time.
+    pub fn plan(&mut self, observed: Vec<ObservedMount>, began: Instant, now: Instant) -> Plan {
         let before = std::mem::take(&mut self.unresponsive_since);
         let (mut dead, mut unresponsive) = (Vec::new(), 0);
         let (mut report_unresponsive, mut abort, mut keys) = (Vec::new(), Vec::new(), Vec::new());
@@ -102,7 +106,7 @@ impl Healing {
             match liveness {
                 Liveness::Dead(_) => dead.extend(targets),
                 Liveness::Unresponsive => {
-                    let since = before.get(&device).copied().unwrap_or(now);
+                    let since = before.get(&device).copied().unwrap_or(began);
                     self.unresponsive_since.insert(device, since);
                     unresponsive += targets.len();
                     if now - since >= REPORTED_AFTER {
@@ -119,13 +123,27 @@ impl Healing {
                 Liveness::NotMounted => {}
             }
         }
-        let next_check = if dead.is_empty() {
+        // A mount that is aborted is dead soon, and nothing reports that either.
+        let regular = if dead.is_empty() && abort.is_empty() {
             self.backoff.record_success(&());
             POLL_INTERVAL
         } else {
             self.backoff.record_failure(&(), now)
         };
+        let next_check =
+            self.next_deadline(now).map_or(regular, |until| until.max(SHORTEST_WAIT).min(regular));
         Plan { dead, unresponsive, report_unresponsive, abort, keys, deaths, next_check }
+    }
+
+    /// How long until a check, which takes its whole time then, finds that a mount has been unresponsive for long enough to be
+    /// reported or replaced.
+    fn next_deadline(&self, now: Instant) -> Option<Duration> {
+        let deadlines = self
+            .unresponsive_since
+            .values()
+            .flat_map(|since| [REPORTED_AFTER, REPLACED_AFTER].map(|after| *since + after));
+        let ahead = deadlines.filter_map(|deadline| deadline.checked_duration_since(now));
+        ahead.filter(|ahead| !ahead.is_zero()).min().map(|ahead| ahead.saturating_sub(CHECK))
     }
 
     fn count_deaths(&mut self, observed: &[ObservedMount]) -> Vec<Deaths> {
@@ -170,8 +188,9 @@ mod tests {
     fn a_mount_is_aborted_when_it_was_unresponsive_without_interruption() {
         let (start, mut healing) = (Instant::now(), Healing::default());
         let mut at = |seconds: u64, observed: &[ObservedMount]| {
-            let plan = healing.plan(observed.to_vec(), start + Duration::from_secs(seconds));
-            assert!(plan.dead.is_empty() && plan.next_check == POLL_INTERVAL);
+            let now = start + Duration::from_secs(seconds);
+            let plan = healing.plan(observed.to_vec(), now, now);
+            assert!(plan.dead.is_empty());
             (plan.unresponsive, plan.report_unresponsive.len(), plan.abort)
         };
         let abort = |device: u32| Abort { source: format!("/source/{device}").into(), device: (0, device) };
@@ -185,6 +204,31 @@ mod tests {
         assert_eq!(at(130, &[gone]), (1, 1, vec![]), "there is no connection to abort");
     }
 
+    /// As docs/failures.md says. A check of such a mount takes its whole time.
+    #[test]
+    fn an_unresponsive_mount_is_reported_and_replaced_on_time() {
+        let (mut now, mut healing) = (Instant::now(), Healing::default());
+        let stopped = now;
+        now += POLL_INTERVAL;
+        let (mut reported, mut replaced) = (None, None);
+        let mut checks = 0;
+        while replaced.is_none() {
+            let began = now;
+            now += CHECK;
+            let plan = healing.plan(vec![unresponsive(1)], began, now);
+            let elapsed = now - stopped;
+            reported = reported.or((!plan.report_unresponsive.is_empty()).then_some(elapsed));
+            replaced = (!plan.abort.is_empty()).then_some(elapsed);
+            assert!(plan.next_check >= SHORTEST_WAIT);
+            assert!(replaced.is_none() || plan.next_check <= FIRST_RETRY, "it is dead soon");
+            now += plan.next_check;
+            checks += 1;
+        }
+        assert_eq!(reported, Some(POLL_INTERVAL + REPORTED_AFTER));
+        assert_eq!(replaced, Some(POLL_INTERVAL + REPLACED_AFTER));
+        assert!(checks < 8, "{checks} checks");
+    }
+
     #[test]
     fn every_death_is_reported_once() {
         let (now, table) = (Instant::now(), mounted("/source/1"));
@@ -192,7 +236,7 @@ mod tests {
         let mut at = |device: u32, count: Option<u64>| {
             let deaths = count.map(|count| (count, "signal: 9".to_owned()));
             healing.forget_ended(&table);
-            healing.plan(vec![ObservedMount { deaths, ..mount(device, Liveness::Alive) }], now).deaths
+            healing.plan(vec![ObservedMount { deaths, ..mount(device, Liveness::Alive) }], now, now).deaths
         };
         let died = |device: u32, count: u64| {
             let targets = vec![format!("/target/{device}").into()];
@@ -220,10 +264,10 @@ mod tests {
     #[test]
     fn a_death_that_an_earlier_node_service_has_reported_is_not_reported_again() {
         let (now, mut healing) = (Instant::now(), Healing::inheriting(&mounted("/source/1")));
-        assert_eq!(healing.plan(Vec::new(), now).deaths, []);
+        assert_eq!(healing.plan(Vec::new(), now, now).deaths, []);
         let mut at = |count: u64| {
             let deaths = Some((count, "signal: 9".to_owned()));
-            healing.plan(vec![ObservedMount { deaths, ..mount(1, Liveness::Alive) }], now).deaths
+            healing.plan(vec![ObservedMount { deaths, ..mount(1, Liveness::Alive) }], now, now).deaths
         };
         assert_eq!((at(5).len(), at(5).len(), at(6)[0].count), (0, 0, 1));
     }
@@ -232,10 +276,10 @@ mod tests {
     fn dead_mounts_are_retried_with_backoff() {
         let (now, mut healing) = (Instant::now(), Healing::default());
         let dead = || vec![mount(1, Liveness::Dead("ENOTCONN".into()))];
-        let delays: Vec<Duration> = (0..6).map(|_| healing.plan(dead(), now).next_check).collect();
+        let delays: Vec<Duration> = (0..6).map(|_| healing.plan(dead(), now, now).next_check).collect();
         assert!(delays[0] <= FIRST_RETRY && delays[2] > delays[0] && delays[5] <= MAX_RETRY, "{delays:?}");
-        assert_eq!(healing.plan(dead(), now).dead, [PathBuf::from("/target/1")]);
-        assert_eq!(healing.plan(Vec::new(), now).next_check, POLL_INTERVAL);
-        assert_eq!(healing.plan(dead(), now).next_check, delays[0]);
+        assert_eq!(healing.plan(dead(), now, now).dead, [PathBuf::from("/target/1")]);
+        assert_eq!(healing.plan(Vec::new(), now, now).next_check, POLL_INTERVAL);
+        assert_eq!(healing.plan(dead(), now, now).next_check, delays[0]);
     }
 }

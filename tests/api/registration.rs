@@ -7,7 +7,7 @@ use std::time::Duration;
 use contract::names::DRIVER;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use s3_csi_tests::csi::Csi;
 use s3_csi_tests::node::{Kubelet, NodeProgram};
 use s3_csi_tests::{Seen, Stage, eventually};
@@ -16,11 +16,13 @@ use serde_json::{Value, json};
 const LIMIT: Duration = Duration::from_mins(3);
 const NOT_READY: &str = "s3.csi.scality.com/agent-not-ready";
 
+fn taints_of_a_new_node() -> Value {
+    json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}])
+}
+
 /// Gives the node the start-up taint and another one, and the registration of an earlier process.
 async fn tainted(stage: &Stage) {
-    let taints =
-        json!([{"key": NOT_READY, "effect": "NoExecute"}, {"key": "others", "effect": "NoSchedule"}]);
-    let patch = Patch::Merge(json!({"spec": {"taints": taints}}));
+    let patch = Patch::Merge(json!({"spec": {"taints": taints_of_a_new_node()}}));
     stage.all::<Node>().patch(&stage.node, &PatchParams::default(), &patch).await.unwrap();
     let known = json!({"metadata": {"name": stage.node}, "spec": {"drivers": [driver(stage)]}});
     let known = serde_json::from_value(known).unwrap();
@@ -79,6 +81,21 @@ async fn the_taint_goes_when_kubelet_knows_the_driver_and_not_before() {
     change_csi_node(&stage, json!({"spec": {"drivers": [driver(&stage)]}})).await;
     only_ours_is_removed(&stage).await;
     assert!(node.csi.is_ready().await && node.probe("/readyz").0.contains("200"));
+}
+
+/// The kubelet gives a node that it registers again the taint again, and the node service goes on running.
+#[tokio::test]
+async fn a_node_that_joins_again_loses_the_taint_again() {
+    let (stage, kubelet) = (Stage::set("node-rejoins").await, Kubelet::default());
+    tainted(&stage).await;
+    let node = NodeProgram::start(&stage.here.client, &stage.node, &kubelet, &["--registration=off"]).await;
+    only_ours_is_removed(&stage).await;
+    let nodes = stage.all::<Node>();
+    nodes.delete(&stage.node, &DeleteParams::default()).await.unwrap();
+    let again = json!({"metadata": {"name": stage.node}, "spec": {"taints": taints_of_a_new_node()}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(again).unwrap()).await.unwrap();
+    only_ours_is_removed(&stage).await;
+    drop(node);
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
             ready.store(registered, Ordering::Relaxed);
             // Only after the registration: the CSINode may still list the driver of an earlier process.
             if let Some((client, node)) = first.take_if(|_| registered) {
-                tokio::spawn(taint::remove_when_registered(client, node));
+                tokio::spawn(taint::keep_removed(client, node));
             }
             if is_registered.changed().await.is_err() {
                 return;

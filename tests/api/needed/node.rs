@@ -46,7 +46,11 @@ const STORIES: Table<Story> = {
     use Story::*;
     &[
         (EVERYWHERE, "mountpoints3podattachments", &[("list", QuotesKubelet), ("watch", QuotesKubelet)]),
-        (EVERYWHERE, "nodes", &[("get", RemovesItsTaint), ("patch", RemovesItsTaint)]),
+        (
+            EVERYWHERE,
+            "nodes",
+            &[("list", RemovesItsTaint), ("watch", RemovesItsTaint), ("patch", RemovesItsTaint)],
+        ),
         (EVERYWHERE, "csinodes", &[("list", RemovesItsTaint), ("watch", RemovesItsTaint)]),
         (EVERYWHERE, "events", &[("create", Mourns), ("patch", MournsAgain)]),
         (
@@ -176,12 +180,19 @@ impl Scene {
         self.node.says("CSINode does not list the driver yet").await;
         let patch = Patch::Merge(json!({"spec": {"drivers": [driver]}}));
         csi_nodes.patch(&stage.node, &PatchParams::default(), &patch).await.unwrap();
-        eventually("the taint is gone", LIMIT, || async {
-            let node = stage.all::<Node>().get(&stage.node).await.unwrap();
-            let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
-            Seen::some(taints.is_empty().then_some(()), format!("{taints:?}"))
-        })
-        .await;
+        let is_removed = async || {
+            eventually("the taint is gone", LIMIT, || async {
+                let node = stage.all::<Node>().get(&stage.node).await.unwrap();
+                let taints = node.spec.and_then(|spec| spec.taints).unwrap_or_default();
+                Seen::some(taints.is_empty().then_some(()), format!("{taints:?}"))
+            })
+            .await;
+        };
+        is_removed().await;
+        // kubelet registers the node again.
+        let patch = Patch::Merge(json!({"spec": {"taints": [{"key": TAINT, "effect": "NoSchedule"}]}}));
+        stage.all::<Node>().patch(&stage.node, &PatchParams::default(), &patch).await.unwrap();
+        is_removed().await;
     }
 
     /// A mounted bucket whose mount process dies, which is reported. Returns the Mountpoint Pod and its name.

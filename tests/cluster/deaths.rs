@@ -91,7 +91,7 @@ async fn a_workload_does_not_notice_that_mount_processes_die() {
     let pod = story.mountpoint_pods_api().get(&served_by).await.unwrap();
     let restarts = pod.status.unwrap().container_statuses.unwrap()[0].restart_count;
     assert_eq!(restarts, 0, "the mounter went on, too");
-    story.has_event("another mount process continues to serve volume `survives`").await;
+    story.has_event("the mount process of volume `survives` died and another took over").await;
     eventually("the deaths are counted", LIMIT, || async {
         let metrics = metrics_of_installed(&story.here.client).await;
         let name = "s3_csi_node_mount_process_deaths_total ";

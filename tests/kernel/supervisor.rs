@@ -225,15 +225,17 @@ fn the_last_line_of_a_talkative_process_reaches_the_node() {
         reported = comm::deaths(&shared);
         reported.is_some()
     });
-    let last = "the mount process ended with signal: 9 (SIGKILL): the last words";
-    assert_eq!(reported, Some((1, last.to_owned())));
-    let tail = fs::read_to_string(pod.comm.path().join(ERROR)).unwrap();
-    assert!(tail.contains("line 30 0") && tail.ends_with("the last words"), "{tail}");
+    let last = "the mount process ended with signal: 9 (SIGKILL): the last words".to_owned();
+    assert_eq!((reported, comm::reason_of_end(&shared)), (Some((1, last.clone())), None));
 
     fs::remove_file(journal).unwrap();
     fs::write(folder.path().join("dies-2"), "").unwrap();
     assert_eq!(pod.ended().code(), Some(1));
-    assert_eq!(fs::read_to_string(&pod.termination_log).unwrap(), tail);
+    assert_eq!(comm::deaths(&shared), Some((2, last.clone())));
+    assert_eq!(comm::reason_of_end(&shared), Some(last));
+    let tail = fs::read_to_string(&pod.termination_log).unwrap();
+    assert!(tail.contains("line 30 0") && tail.ends_with("the last words"), "{tail}");
+    assert_eq!(fs::read_to_string(pod.comm.path().join(ERROR)).unwrap(), tail);
 }
 
 /// And not the mounter with it.

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Mount processes in a row that die before they serve, after which there is no other: programs get errors rather than wait
-/// for ever.
+/// Mount processes in a row that die before they serve, after which there is no other: programs get errors instead of
+/// waiting forever.
 const MOST_FAILED_STARTS: u32 = 5;
 /// Before the next start, as what is wrong may pass.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -14,7 +14,7 @@ const PERIOD: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 pub(crate) struct Deaths {
-    /// All of them.
+    /// All of them, since the mount began.
     pub(crate) count: u64,
     recent: VecDeque<Instant>,
     failed_starts: u32,

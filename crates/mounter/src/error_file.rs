@@ -12,7 +12,7 @@ pub(crate) fn write(comm: &Path, refused: &Refused) {
     replace(comm, ERROR, &refused.message);
 }
 
-/// A mount process has died, and another one continues.
+/// A mount process of this mount has died.
 pub(crate) fn write_deaths(comm: &Path, deaths: u64, reason: &str) {
     replace(comm, DEATHS, &format!("{deaths}\n{reason}"));
 }
@@ -24,6 +24,12 @@ fn replace(comm: &Path, name: &str, content: &str) {
     if let Err(error) = written {
         crate::log::warn(&format!("cannot write {name}: {error}"), &[]);
     }
+}
+
+/// Before another mount: they would be taken for deaths of its processes.
+pub(crate) fn remove_deaths(comm: &Path) {
+    // Most often there is none.
+    let _ = fs::remove_file(comm.join(DEATHS));
 }
 
 pub(crate) fn remove(comm: &Path) {

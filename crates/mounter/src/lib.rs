@@ -12,12 +12,11 @@ pub mod quiesce;
 pub const SOCKET: &str = "mount.sock";
 /// The node creates this file before it unmounts on purpose.
 pub const EXIT: &str = "mount.exit";
-/// The last failure in words, for people who look into the folder. The node gets it as a [`handover::MountReply`].
+/// Why the mount could not begin, or has ended, for people who look into the folder. Exists until the next hand-over.
 pub const ERROR: &str = "mount.err";
 /// While the temporary keys of a mount are expired and cannot be renewed: why, for the node to report.
 pub const EXPIRED: &str = "credentials.err";
-/// How many mount processes have died and were followed by others, and in the next line why the last one did, for the node to
-/// report.
+/// How many processes of the mount have died, and in the next line why the last one did, for the node to report.
 pub const DEATHS: &str = "mount.deaths";
 /// The folder in which the mount process keeps what its successor needs. Emptied before each hand-over.
 pub const SURVIVAL: &str = "survival";

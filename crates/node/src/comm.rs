@@ -92,11 +92,18 @@ pub fn expired_keys(comm: &OwnedFd) -> Option<String> {
     read_report(comm, mounter::EXPIRED).as_deref().map(on_one_line)
 }
 
-/// How many mount processes have died and were followed by others, and why the last one did, as the mounter reports it.
+/// How many processes of the mount have died, and why the last one did, as the mounter reports it.
 pub fn deaths(comm: &OwnedFd) -> Option<(u64, String)> {
     let report = read_report(comm, mounter::DEATHS)?;
     let (count, reason) = report.split_once('\n')?;
     Some((count.parse().ok()?, on_one_line(reason)))
+}
+
+/// Why the mount has ended, if that was because its mount process died, as the mounter reports it.
+pub fn reason_of_end(comm: &OwnedFd) -> Option<String> {
+    // After a death that another mount process follows, there is only the report of the death.
+    open_beneath(comm, Path::new(mounter::ERROR), OFlags::PATH).ok()?;
+    deaths(comm).map(|(_, reason)| reason)
 }
 
 /// What the mount process has counted, as it says.

@@ -91,6 +91,12 @@ impl Context {
     }
 
     /// Keeps a copy of the descriptor of the pod's mount, if another mount process could continue it.
+    /// Why the mount at the target has ended, if its mounter reports that.
+    pub fn reason_of_end(&self, table: &MountTable, target: &Path) -> Option<String> {
+        let source = self.source_of(table, table.top_bucket(target)?.device)?;
+        comm::reason_of_end(&self.comm_of(source)?)
+    }
+
     pub fn keep_descriptor(&self, pod: &MountpointPod, descriptor: Arc<OwnedFd>, mounter: Option<MounterId>) {
         let folder = comm::open(&self.kubelet, &pod.uid)
             .ok()

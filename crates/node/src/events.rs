@@ -1,5 +1,6 @@
 //! Kubernetes Events on the workload about the state of its mount.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,8 @@ pub(crate) const VISIBILITY: &str = "running containers see the new mount at onc
 enum State<'a> {
     /// The mount process runs but does not answer.
     Unresponsive,
-    /// The mount process is gone.
-    Lost,
+    /// The mount process is gone; why, if that is known.
+    Lost(Option<&'a str>),
     /// Alive again after `Unresponsive`.
     Responsive,
     /// Remounted after `Lost`.
@@ -33,10 +34,16 @@ enum State<'a> {
     Survived(&'a str),
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    Unresponsive,
+    Lost,
+}
+
 pub struct MountEvents {
     events: Events,
     /// The last failure reported for each target, so that publish and heal report it once between them.
-    failures: Mutex<HashMap<PathBuf, State<'static>>>,
+    failures: Mutex<HashMap<PathBuf, Failure>>,
     /// Targets whose expired keys were reported.
     expired: Mutex<HashSet<PathBuf>>,
 }
@@ -47,19 +54,23 @@ impl MountEvents {
     }
 
     pub fn unresponsive(&self, request: &PublishRequest) {
-        if !self.failures.lock().contains_key(&request.target) {
-            self.failed(request, State::Unresponsive);
+        match self.failures.lock().entry(request.target.clone()) {
+            Entry::Vacant(vacant) => {
+                vacant.insert(Failure::Unresponsive);
+            }
+            Entry::Occupied(_) => return,
         }
+        self.record(request, State::Unresponsive);
     }
 
-    pub fn lost(&self, request: &PublishRequest) {
-        self.failed(request, State::Lost);
-    }
-
-    fn failed(&self, request: &PublishRequest, state: State<'static>) {
-        let before = self.failures.lock().insert(request.target.clone(), state);
-        if before != Some(state) {
-            self.record(request, state);
+    /// `reason` is its mounter's, if that has reported one.
+    pub fn lost(&self, request: &PublishRequest, reason: Option<&str>) {
+        let before = self.failures.lock().insert(request.target.clone(), Failure::Lost);
+        // The node service has ended it, which no mounter knows.
+        let was_unresponsive = before == Some(Failure::Unresponsive);
+        let reason = reason.or(was_unresponsive.then_some("it was not responding"));
+        if before != Some(Failure::Lost) {
+            self.record(request, State::Lost(reason));
         }
     }
 
@@ -67,7 +78,7 @@ impl MountEvents {
     pub fn restored(&self, request: &PublishRequest) {
         let failure = self.failures.lock().remove(&request.target);
         if let Some(failure) = failure {
-            let recovery = if failure == State::Unresponsive { State::Responsive } else { State::Restored };
+            let recovery = if failure == Failure::Unresponsive { State::Responsive } else { State::Restored };
             self.record(request, recovery);
         }
     }
@@ -110,11 +121,12 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
                 REPLACED_AFTER.as_secs()
             ),
         ),
-        State::Lost => (
+        State::Lost(reason) => (
             EventType::Warning,
             mount_event::LOST,
             format!(
-                "the mount process of volume `{volume_id}` died: I/O fails until the volume is remounted"
+                "the mount process of volume `{volume_id}` died; I/O fails until the volume is remounted{}",
+                reason.map(|reason| format!(": {reason}")).unwrap_or_default()
             ),
         ),
         State::Responsive => {
@@ -139,8 +151,8 @@ fn notice(volume_id: &str, state: State<'_>) -> Notice {
             EventType::Warning,
             mount_event::PROCESS_DIED,
             format!(
-                "another mount process continues to serve volume `{volume_id}`; I/O only waited, but a file of more than 8 \
-                 MiB that was being written must be written again: {reason}"
+                "the mount process of volume `{volume_id}` died and another took over; I/O was only delayed, but files over \
+                 8 MiB that were being written must be written again: {reason}"
             ),
         ),
     };

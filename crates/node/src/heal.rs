@@ -3,6 +3,7 @@
 
 pub mod plan;
 
+pub mod reports;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,7 +177,8 @@ fn execute(context: &Arc<Context>, plan: Plan) {
 async fn remount(context: &Context, target: &Path) -> Result<(), PublishError> {
     let _guard = context.locks.try_target(target).ok_or(PublishError::Busy)?;
     let Some(request) = context.published.get(target) else { return Ok(()) };
-    context.events.lost(&request);
+    let table = context.mounts.table().unwrap_or_default();
+    context.events.lost(&request, context.reason_of_end(&table, target).as_deref());
     ensure_mounted(context, &request, Instant::now() + MOUNTER_LISTENS_AGAIN).await
 }
 

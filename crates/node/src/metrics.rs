@@ -99,7 +99,7 @@ impl Metrics {
         registry.register("publish_stage_seconds", "Stages of a publish", metrics.stages.clone());
         registry.register("credentials_written", "New or changed credentials", metrics.credentials.clone());
         registry.register("dead_mounts", "Mounts whose mount process died", metrics.dead.clone());
-        let help = "Mount processes that died and were followed by others";
+        let help = "Mount processes that died";
         registry.register("mount_process_deaths", help, metrics.deaths.clone());
         registry.register("mount_moves", "Mounts moved to another Mountpoint Pod", metrics.moves.clone());
         let help =

@@ -131,7 +131,7 @@ async fn mount(
     loop {
         observed.movable = movable.is_some();
         let plan = plan(&observed, &wanted)?;
-        match execute(context, request, pod, &plan, movable.as_ref()).await? {
+        match execute(context, request, pod, &table, &plan, movable.as_ref()).await? {
             Executed::Done => return Ok(Some(plan)),
             Executed::Postponed => return Ok(None),
             Executed::NeedsNewMount => movable = None,
@@ -210,10 +210,11 @@ async fn execute(
     let (source, target) = (&context.source(&pod.name), &request.target);
     let credentials = write_credentials(context, request, pod)?;
     if plan.target_is_lost {
-        context.events.lost(request);
+        context.events.lost(request, context.reason_of_end(table, target).as_deref());
     }
     let create = |path: &Path| context.kubelet.create(path).map_err(kernel_error("create", path));
     let (safe_source, safe_target) = (create(source)?, create(target)?);
+    table: &MountTable,
     for step in &plan.steps {
         let (volume_id, pod_uid, mountpoint_pod) = (&request.volume_id, &request.pod_uid, &pod.name);
         tracing::debug!(volume_id, pod_uid, mountpoint_pod, trace_id = request.trace_id(), ?step, "mounting");

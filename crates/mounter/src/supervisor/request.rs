@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, recv};
 
 use super::out_of_memory::OutOfMemory;
 use super::{Outcome, State, Supervisor, refuse, send};
+use crate::deaths::Deaths;
 use crate::mount_process::MountProcess;
 use crate::{error_file, log};
 
@@ -107,6 +108,10 @@ impl Supervisor {
         // Of a mount that did not come here, and that its pod may serve again.
         self.adopted = None;
         let continues = request.purpose != Purpose::Mount;
+        if request.purpose != Purpose::Continue {
+            self.deaths = Deaths::default();
+            error_file::remove_deaths(&self.comm);
+        }
         let kept = match (request.purpose, folder) {
             (Purpose::Continue, _) => self.kept_request(),
             (Purpose::TakeOver, Some(folder)) => self.adopt(folder, request),

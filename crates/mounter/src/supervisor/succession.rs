@@ -47,7 +47,8 @@ impl Supervisor {
 
     /// Programs do not notice if another mount process can continue. Without one, the mount ends with the descriptor. The
     /// reason quotes the end of the process's output, and in the report for the node only its last line: the node reads the
-    /// beginning of that, and an Event has no room for more.
+    /// beginning of that, and an Event has no room for more. The report comes before the end of the mount, which the node
+    /// notices.
     pub(super) fn died(
         &mut self,
         process: MountProcess,
@@ -55,18 +56,21 @@ impl Supervisor {
         reason: impl Fn(&str) -> String,
     ) -> Result<State, Outcome> {
         let is_wanted = !self.exit_requested() && !is_disconnected(process.descriptor());
-        let start_at = (self.has_journal() && is_wanted)
-            .then(|| self.deaths.next_start(has_served, Instant::now()))
-            .flatten();
+        let mut start_at = None;
+        if is_wanted {
+            start_at = self.deaths.next_start(has_served, Instant::now()).filter(|_| self.has_journal());
+            error_file::write_deaths(&self.comm, self.deaths.count, &reason(process.last_line()));
+        }
         let refused = Refused::new(Code::Failed, reason(&process.last_output()));
-        error_file::write(&self.comm, &refused);
         match start_at {
             Some(start_at) => {
-                error_file::write_deaths(&self.comm, self.deaths.count, &reason(process.last_line()));
                 log::warn(&format!("{}; starting another", refused.message), &process.log_fields());
                 Ok(State::Dead { process, start_at })
             }
-            None => Err(Outcome::Failed(refused.message)),
+            None => {
+                error_file::write(&self.comm, &refused);
+                Err(Outcome::Failed(refused.message))
+            }
         }
     }
 

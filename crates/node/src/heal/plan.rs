@@ -1,12 +1,13 @@
 //! Decides which mounts are dead, which have been unresponsive for too long, and when to check again. Pure.
 
-use std::collections::{HashMap, HashSet};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use mounter::deadlines::CHECK;
 use service::backoff::Backoff;
 
+use super::reports::Reports;
 use crate::liveness::{Liveness, REPLACED_AFTER};
 use crate::mount_table::{Device, MountTable};
 
@@ -31,7 +32,7 @@ pub struct ObservedMount {
     pub liveness: Liveness,
     /// Why its temporary keys have expired, if they have.
     pub expired_keys: Option<String>,
-    /// How many mount processes have died and were followed by others, and why the last one did. `None` if unknown.
+    /// How many of its mount processes have died, and why the last one did. `None` if unknown.
     pub deaths: Option<(u64, String)>,
 }
 
@@ -50,9 +51,10 @@ pub struct Plan {
     pub next_check: Duration,
 }
 
-/// Deaths of mount processes since the last check; other mount processes have continued.
+/// Deaths of mount processes since the last check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deaths {
+    /// Those that another mount process continues to serve.
     pub targets: Vec<PathBuf>,
     pub count: u64,
     /// Of the last one.
@@ -70,41 +72,39 @@ pub struct Abort {
 #[derive(Debug)]
 pub struct Healing {
     unresponsive_since: HashMap<Device, Instant>,
-    /// By source, as counted by its mounter. `None` until the first check of one that this process did not mount: an earlier
-    /// node service has reported those.
-    deaths: HashMap<PathBuf, Option<u64>>,
+    reports: Reports,
     backoff: Backoff<()>,
 }
 
 impl Default for Healing {
     fn default() -> Self {
         let backoff = Backoff::new(FIRST_RETRY, MAX_RETRY);
-        Self { unresponsive_since: HashMap::new(), deaths: HashMap::new(), backoff }
+        Self { unresponsive_since: HashMap::new(), reports: Reports::default(), backoff }
     }
 }
 
 impl Healing {
     /// With the mounts that an earlier node service has left.
     pub fn inheriting(table: &MountTable) -> Self {
-        let buckets = table.0.iter().filter(|mount| mount.bucket);
-        Self { deaths: buckets.map(|mount| (mount.point.clone(), None)).collect(), ..Self::default() }
+        Self { reports: Reports::inheriting(table), ..Self::default() }
     }
 
-    /// Forgets the deaths of mounts that have ended. Those of others count on while no target of them is published.
     pub fn forget_ended(&mut self, table: &MountTable) {
-        let points: HashSet<&Path> = table.0.iter().map(|mount| mount.point.as_path()).collect();
-        self.deaths.retain(|source, _| points.contains(source.as_path()));
+        self.reports.forget_ended(table);
     }
 
     /// `began` is when the mounts were asked, `now` when the last one had answered, or had not in time.
     pub fn plan(&mut self, observed: Vec<ObservedMount>, began: Instant, now: Instant) -> Plan {
         let before = std::mem::take(&mut self.unresponsive_since);
         let (mut dead, mut unresponsive) = (Vec::new(), 0);
-        let (mut report_unresponsive, mut abort, mut keys) = (Vec::new(), Vec::new(), Vec::new());
-        let deaths = self.count_deaths(&observed);
-        for ObservedMount { device, source, targets, liveness, expired_keys, .. } in observed {
+        let (mut report_unresponsive, mut abort) = (Vec::new(), Vec::new());
+        let (mut keys, mut deaths) = (Vec::new(), Vec::new());
+        for ObservedMount { device, source, targets, liveness, expired_keys, deaths: reported } in observed {
             match liveness {
-                Liveness::Dead(_) => dead.extend(targets),
+                Liveness::Dead(_) => {
+                    deaths.extend(self.new_deaths(device, Vec::new(), reported));
+                    dead.extend(targets);
+                }
                 Liveness::Unresponsive => {
                     let since = before.get(&device).copied().unwrap_or(began);
                     self.unresponsive_since.insert(device, since);
@@ -117,10 +117,11 @@ impl Healing {
                         abort.push(Abort { source, device });
                     }
                 }
-                Liveness::Alive => {
+                Liveness::Alive if self.reports.take(device, now) => {
+                    deaths.extend(self.new_deaths(device, targets.clone(), reported));
                     keys.extend(targets.into_iter().map(|target| (target, expired_keys.clone())));
                 }
-                Liveness::NotMounted => {}
+                Liveness::Alive | Liveness::NotMounted => {}
             }
         }
         // A mount that is aborted is dead soon, and nothing reports that either.
@@ -146,19 +147,15 @@ impl Healing {
         ahead.filter(|ahead| !ahead.is_zero()).min().map(|ahead| ahead.saturating_sub(CHECK))
     }
 
-    fn count_deaths(&mut self, observed: &[ObservedMount]) -> Vec<Deaths> {
-        let died = observed.iter().filter_map(|mount| {
-            let (source, (count, reason)) = (mount.source.clone()?, mount.deaths.as_ref()?);
-            let before = match self.deaths.insert(source, Some(*count)) {
-                Some(before) => before?,
-                None => 0,
-            };
-            // The next mounter of the pod counts from the beginning.
-            let count = count.checked_sub(before).unwrap_or(*count);
-            let (targets, reason) = (mount.targets.clone(), reason.clone());
-            (count > 0).then_some(Deaths { targets, count, reason })
-        });
-        died.collect()
+    fn new_deaths(
+        &mut self,
+        device: Device,
+        targets: Vec<PathBuf>,
+        reported: Option<(u64, String)>,
+    ) -> Option<Deaths> {
+        let (count, reason) = reported?;
+        let count = self.reports.count_deaths(device, count);
+        (count > 0).then_some(Deaths { targets, count, reason })
     }
 }
 
@@ -230,29 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn every_death_is_reported_once() {
-        let (now, table) = (Instant::now(), mounted("/source/1"));
-        let mut healing = Healing::inheriting(&table);
-        let mut at = |device: u32, count: Option<u64>| {
-            let deaths = count.map(|count| (count, "signal: 9".to_owned()));
-            healing.forget_ended(&table);
-            healing.plan(vec![ObservedMount { deaths, ..mount(device, Liveness::Alive) }], now, now).deaths
+    fn a_death_is_reported_where_another_mount_process_continues_and_counted_everywhere() {
+        let (now, mut healing) = (Instant::now(), Healing::default());
+        let mut targets_at = |seconds: u64, liveness: Liveness, count: u64| {
+            let deaths = Some((count, "signal: 9".to_owned()));
+            let (observed, now) =
+                (ObservedMount { deaths, ..mount(1, liveness) }, now + Duration::from_secs(seconds));
+            let mut deaths = healing.plan(vec![observed], now, now).deaths;
+            assert!(deaths.len() < 2);
+            deaths.pop().map(|it| (it.count, it.targets.len()))
         };
-        let died = |device: u32, count: u64| {
-            let targets = vec![format!("/target/{device}").into()];
-            vec![Deaths { targets, count, reason: "signal: 9".to_owned() }]
-        };
-        assert_eq!(at(2, Some(1)), died(2, 1), "of a mount that this node service has made");
-        assert_eq!(at(1, None), []);
-        assert_eq!(at(1, Some(2)), [], "before this node service started");
-        assert_eq!(at(1, Some(3)), died(1, 1));
-        assert_eq!(at(1, Some(3)), []);
-        assert_eq!(at(1, Some(7)), died(1, 4));
-        assert_eq!(at(1, Some(1)), died(1, 1), "another mounter counts");
-        assert_eq!(at(1, Some(1)), []);
-        assert_eq!(at(1, None), [], "its folder cannot be read");
-        assert_eq!(at(2, Some(1)), died(2, 1), "another mount, as the earlier one has ended");
-        assert_eq!(at(1, Some(1)), [], "no target was published for a while");
+        assert_eq!(targets_at(0, Liveness::Alive, 1), Some((1, 1)));
+        assert_eq!(targets_at(1, Liveness::Alive, 2), None, "again at once");
+        assert_eq!(targets_at(15, Liveness::Unresponsive, 2), None, "nothing has continued yet");
+        assert_eq!(targets_at(30, Liveness::Alive, 2), Some((1, 1)));
+        assert_eq!(targets_at(31, Liveness::Dead("ENOTCONN".into()), 3), Some((1, 0)), "nothing continues");
     }
 
     fn mounted(source: &str) -> MountTable {
@@ -265,11 +254,11 @@ mod tests {
     fn a_death_that_an_earlier_node_service_has_reported_is_not_reported_again() {
         let (now, mut healing) = (Instant::now(), Healing::inheriting(&mounted("/source/1")));
         assert_eq!(healing.plan(Vec::new(), now, now).deaths, []);
-        let mut at = |count: u64| {
-            let deaths = Some((count, "signal: 9".to_owned()));
+        let mut at = |seconds: u64, count: u64| {
+            let (deaths, now) = (Some((count, "signal: 9".to_owned())), now + Duration::from_secs(seconds));
             healing.plan(vec![ObservedMount { deaths, ..mount(1, Liveness::Alive) }], now, now).deaths
         };
-        assert_eq!((at(5).len(), at(5).len(), at(6)[0].count), (0, 0, 1));
+        assert_eq!((at(0, 5).len(), at(15, 5).len(), at(30, 6)[0].count), (0, 0, 1));
     }
 
     #[test]

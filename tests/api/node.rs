@@ -207,6 +207,24 @@ async fn only_a_pod_of_the_driver_for_this_volume_is_trusted() {
     }
 }
 
+/// Another one will come, and under another name.
+#[tokio::test]
+async fn a_mountpoint_pod_that_has_ended_is_named() {
+    let _none = controller::none().await;
+    let (stage, kubelet, node) = begin("node-ended").await;
+    let name = stage.volume_name("data");
+    assign(&stage, &name, &json!({label::DRIVER_VERSION: "1"}), &json!({annotation::VOLUME_NAME: name}))
+        .await;
+    stage.report_mountpoint(&name, json!({"phase": "Succeeded"})).await;
+    let request = publish_request(&name, "bucket", &kubelet.target("uid", &name));
+    eventually("the publish says that the pod has ended", LIMIT, || async {
+        let refused = node.csi.publish(request.clone()).await.unwrap_err();
+        let is_named = refused.message().contains("has ended; waiting for its replacement");
+        Seen::some((is_named && refused.code() == Code::DeadlineExceeded).then_some(()), refused)
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn a_stop_lets_running_calls_finish_and_takes_no_new_ones() {
     let (stage, kubelet, node) = begin("node-stops").await;

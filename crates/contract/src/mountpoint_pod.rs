@@ -83,8 +83,19 @@ pub struct MountpointPod {
     /// How many MiB its cache on disk may use; the kubelet evicts a pod that uses more than its limit.
     pub cache_mebibytes: Option<u128>,
     pub start_failure: Option<StartFailure>,
-    /// Why a container of it has ended, if one has: the kubelet's reason.
-    pub last_end: Option<String>,
+    /// The last end of its container that the kubelet has reported.
+    pub last_end: Option<ContainerEnd>,
+}
+
+/// How a container has ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerEnd {
+    /// In whole seconds.
+    pub at: Time,
+    /// The kubelet's word, such as `OOMKilled`.
+    pub reason: String,
+    /// What the mounter has left to say; may be empty.
+    pub message: String,
 }
 
 /// What is known of a pod that is kept ready for a volume to come.
@@ -151,9 +162,25 @@ impl MountpointPod {
     }
 }
 
-fn last_end(container: &SlimContainerStatus) -> Option<String> {
+fn last_end(container: &SlimContainerStatus) -> Option<ContainerEnd> {
     let ended = container.state.terminated.as_ref().or(container.last_state.terminated.as_ref())?;
-    ended.reason.clone()
+    Some(ContainerEnd {
+        at: ended.finished_at.clone()?,
+        reason: ended.reason.clone()?,
+        message: ended.message.clone().unwrap_or_default(),
+    })
+}
+
+impl fmt::Display for ContainerEnd {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { reason, message, .. } = self;
+        if message.is_empty() {
+            formatter.write_str(reason)
+        } else {
+            // It quotes output, with its line breaks.
+            write!(formatter, "{reason}: {}", message.replace(|c: char| c.is_control(), " "))
+        }
+    }
 }
 
 /// The API server adds the grace period to the time of the request.

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::deadlines::THREADS_STOP;
 
-/// Between looks whether the threads have stopped, which takes about that long.
+/// How often to check whether the threads have stopped, which takes about that long.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Kills the process while none of its threads is reading a request.

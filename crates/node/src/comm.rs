@@ -126,8 +126,9 @@ fn read(comm: &OwnedFd, name: &str, most_bytes: u64) -> Option<Vec<u8>> {
 }
 
 /// Identifies the mounter that has listened there last, whether it still does or not.
-pub fn mounter(comm: &OwnedFd) -> Option<MounterId> {
-    let socket = statat(comm.as_fd(), mounter::SOCKET, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+pub fn mounter_of(kubelet: &Root, pod_uid: &str) -> Option<MounterId> {
+    let comm = open(kubelet, pod_uid).ok()?;
+    let socket = statat(&comm, mounter::SOCKET, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     Some(MounterId(socket.st_ino))
 }
 
@@ -146,7 +147,7 @@ pub fn has_journal(comm: &OwnedFd) -> bool {
     !open_beneath(comm, &journal, OFlags::PATH).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Makes the mounter take the end of its mount for a wanted one.
+/// Tells the mounter that the coming unmount is intentional.
 pub fn request_exit(comm: &OwnedFd) -> io::Result<()> {
     // Non-blocking: the pod can put a pipe without a reader there.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;

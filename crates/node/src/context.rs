@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use contract::mountpoint_pod::MountpointPod;
 use contract::names::{source_on_node, sources_on_node};
+use k8s_openapi::jiff::Timestamp;
 use service::driver_identity::DriverIdentity;
 use service::keys::DriverKeys;
 
 use crate::comm;
-use crate::descriptors::{Kept, KeptDescriptors, MounterId};
+use crate::descriptors::{KeptDescriptors, MounterId, SurvivingMount};
 use crate::events::MountEvents;
 use crate::flags::{Addressing, Flags};
 use crate::liveness::LivenessProbe;
@@ -90,13 +91,13 @@ impl Context {
         comm::open(&self.kubelet, &pod.uid).ok()
     }
 
-    /// Keeps a copy of the descriptor of the pod's mount, if another mount process could continue it.
     /// Why the mount at the target has ended, if its mounter reports that.
     pub fn reason_of_end(&self, table: &MountTable, target: &Path) -> Option<String> {
         let source = self.source_of(table, table.top_bucket(target)?.device)?;
         comm::reason_of_end(&self.comm_of(source)?)
     }
 
+    /// Keeps a copy of the descriptor of the pod's mount, if another mount process could continue it.
     pub fn keep_descriptor(&self, pod: &MountpointPod, descriptor: Arc<OwnedFd>, mounter: Option<MounterId>) {
         let folder = comm::open(&self.kubelet, &pod.uid)
             .ok()
@@ -105,8 +106,10 @@ impl Context {
         match mounter.zip(folder) {
             Some((mounter, folder)) => {
                 let (pod_name, successor_folder) = (pod.name.clone(), Arc::new(folder));
-                self.descriptors
-                    .keep(&pod.uid, Kept { descriptor, mounter, pod: pod_name, successor_folder });
+                let served_since = Timestamp::now();
+                let kept =
+                    SurvivingMount { descriptor, mounter, pod: pod_name, served_since, successor_folder };
+                self.descriptors.keep(&pod.uid, kept);
             }
             // It ends with its mount process.
             None => self.descriptors.drop(&pod.uid),

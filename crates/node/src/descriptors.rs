@@ -5,21 +5,24 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use k8s_openapi::jiff::Timestamp;
 use mounter::handover::is_disconnected;
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, statat};
 
 /// By UID of the Mountpoint Pod.
 #[derive(Debug, Default)]
-pub struct KeptDescriptors(Mutex<HashMap<String, Kept>>);
+pub struct KeptDescriptors(Mutex<HashMap<String, SurvivingMount>>);
 
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct SurvivingMount {
     pub descriptor: Arc<OwnedFd>,
     /// The one that serves it, or has served it.
     pub mounter: MounterId,
     /// Name of its Mountpoint Pod.
     pub pod: String,
+    /// When that mounter was found to serve it.
+    pub served_since: Timestamp,
     /// In which the pod keeps what a successor needs. It outlives the pod, too.
     pub successor_folder: Arc<OwnedFd>,
 }
@@ -28,7 +31,7 @@ pub struct Kept {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MounterId(pub u64);
 
-impl Kept {
+impl SurvivingMount {
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.descriptor, &other.descriptor)
     }
@@ -45,16 +48,16 @@ impl Kept {
 
 impl KeptDescriptors {
     /// Instead of what was kept for this pod before.
-    pub fn keep(&self, pod_uid: &str, kept: Kept) {
+    pub fn keep(&self, pod_uid: &str, kept: SurvivingMount) {
         self.0.lock().insert(pod_uid.to_owned(), kept);
     }
 
-    pub fn get(&self, pod_uid: &str) -> Option<Kept> {
+    pub fn get(&self, pod_uid: &str) -> Option<SurvivingMount> {
         self.0.lock().get(pod_uid).cloned()
     }
 
     /// UID of the Mountpoint Pod of this name, and what is kept of its mount, if that can be continued.
-    pub fn of_pod(&self, name: &str) -> Option<(String, Kept)> {
+    pub fn of_pod(&self, name: &str) -> Option<(String, SurvivingMount)> {
         let kept = self.0.lock();
         let found = kept.iter().find(|(_, kept)| kept.pod == name && kept.can_continue());
         found.map(|(uid, kept)| (uid.clone(), kept.clone()))
@@ -66,14 +69,18 @@ impl KeptDescriptors {
     }
 
     /// Unless another one has taken its place.
-    pub fn drop_this(&self, pod_uid: &str, kept: &Kept) {
+    pub fn drop_this(&self, pod_uid: &str, kept: &SurvivingMount) {
         let mut all = self.0.lock();
         if all.get(pod_uid).is_some_and(|now| now.is_same(kept)) {
             all.remove(pod_uid);
         }
     }
 
-    pub fn retain(&self, is_kept: impl Fn(&str, &Kept) -> bool) {
+    pub fn all(&self) -> Vec<(String, SurvivingMount)> {
+        self.0.lock().iter().map(|(uid, kept)| (uid.clone(), kept.clone())).collect()
+    }
+
+    pub fn retain(&self, is_kept: impl Fn(&str, &SurvivingMount) -> bool) {
         self.0.lock().retain(|pod_uid, kept| is_kept(pod_uid, kept));
     }
 }
@@ -89,7 +96,16 @@ mod tests {
         let file = || Arc::new(OwnedFd::from(File::open("/dev/null").unwrap()));
         let keep = |mounter: u64| {
             let (mounter, pod) = (MounterId(mounter), "mp".to_owned());
-            all.keep("pod", Kept { descriptor: file(), mounter, pod, successor_folder: file() });
+            all.keep(
+                "pod",
+                SurvivingMount {
+                    descriptor: file(),
+                    mounter,
+                    pod,
+                    served_since: Timestamp::UNIX_EPOCH,
+                    successor_folder: file(),
+                },
+            );
             all.get("pod").unwrap()
         };
         let (first, second) = (keep(1), keep(2));

@@ -55,7 +55,7 @@ async fn drain(context: &Context, pod: &MountpointPod) {
         let _lock = context.locks.mountpoint_pod(&pod.name).await;
         // A workload may have joined while this waited for the lock.
         match observe() {
-            Ok(Next::Unmount) => return kernel::unmounting(|| unmount(context, pod, &source)),
+            Ok(Next::Unmount) => return kernel::blocking_unmount(|| unmount(context, pod, &source)),
             Ok(Next::Leave) => return,
             Ok(Next::Wait) | Err(_) => {}
         }
@@ -91,7 +91,7 @@ fn next(
     }
     let has_ended = current.is_none_or(MountpointPod::has_ended);
     let is_leaving = has_ended || current.is_some_and(|current| current.terminating);
-    // It does not matter who still has a mount that is dead.
+    // A dead mount is unmounted even if workloads still have it.
     let is_dead = has_ended && !survives;
     Ok(if is_dead || !in_use(is_leaving)? { Next::Unmount } else { Next::Wait })
 }

@@ -1,9 +1,10 @@
-//! Remounts dead mounts at once, because the kubelet republishes the volumes of a running pod only every minute or two,
-//! moves mounts to the Mountpoint Pods that workloads are assigned to, and replaces mounts that stay unresponsive.
+//! Remounts dead mounts at once, because the kubelet republishes the volumes of a running pod only every minute or two, and
+//! replaces mounts that stay unresponsive.
 
+mod moves;
 pub mod plan;
-
 pub mod reports;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,46 +12,29 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use mounter::deadlines::MOUNTER_LISTENS_AGAIN;
-use parking_lot::Mutex;
-use service::backoff::Backoff;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
+use crate::heal::moves::Moves;
 use crate::heal::plan::{Abort, Deaths, Healing, ObservedMount, Plan};
 use crate::liveness::Liveness;
 use crate::mount_table::{Device, MountTable};
+use crate::publish::ensure_mounted;
 use crate::publish::error::PublishError;
-use crate::publish::{ensure_mounted, relocate};
-use crate::request::PublishRequest;
 use crate::{comm, kernel};
 
 /// Checks of many mounts are not cheap, and one death changes several objects.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Before a mount that could not move is asked again: programs that write wait meanwhile.
-const MOVE_AGAIN: Duration = Duration::from_secs(5);
-const MOVE_AGAIN_LONGEST: Duration = Duration::from_mins(1);
 
 /// Checks after every change of an attachment or Mountpoint Pod, as the death of a mount process causes one, and
 /// periodically. Ends only when no mount is being moved.
 pub async fn run(context: Arc<Context>, stop: CancellationToken) {
     let mut changes = context.cache.changes();
     let mut healing = Healing::inheriting(&context.mounts.table().unwrap_or_default());
-    let mut moves = JoinSet::new();
-    let delays = Arc::new(Mutex::new(Backoff::new(MOVE_AGAIN, MOVE_AGAIN_LONGEST)));
+    let mut moves = Moves::default();
     loop {
         // First, because a check of a mount whose pod has ended takes seconds.
-        for target in reassigned(&context) {
-            if delays.lock().remaining(&target, Instant::now()).is_some() {
-                continue;
-            }
-            let (context, delays) = (Arc::clone(&context), Arc::clone(&delays));
-            moves.spawn(async move {
-                let movement = move_mount(&context, &target).await;
-                record(&mut delays.lock(), &target, movement, Instant::now());
-            });
-        }
-        while moves.try_join_next().is_some() {}
+        moves.begin(&context);
         let began = Instant::now();
         let observed = match context.mounts.table() {
             Ok(table) => {
@@ -68,53 +52,7 @@ pub async fn run(context: Arc<Context>, stop: CancellationToken) {
             () = stop.cancelled() => break,
         }
     }
-    while moves.join_next().await.is_some() {}
-}
-
-/// Targets whose workload is assigned to another Mountpoint Pod, to which the mount can be moved.
-fn reassigned(context: &Context) -> Vec<PathBuf> {
-    let Ok(table) = context.mounts.table() else { return Vec::new() };
-    let published = context.published.targets().into_iter();
-    published.filter(|target| is_reassigned(context, &table, target)).collect()
-}
-
-fn is_reassigned(context: &Context, table: &MountTable, target: &Path) -> bool {
-    let pod = context.published.get(target).and_then(|request| {
-        let PublishRequest { volume_name, volume_id, pod_uid, .. } = &*request;
-        context.cache.pod(&context.cache.assignment(volume_name, volume_id, pod_uid)?)
-    });
-    pod.is_some_and(|pod| {
-        let is_mounted = || table.top_bucket(target).is_some();
-        relocate::movable(context, table, target, &pod.name).is_some()
-            || (is_mounted() && relocate::orphaned(context, &pod).is_some())
-    })
-}
-
-#[derive(Clone, Copy)]
-enum Movement {
-    Done,
-    /// It cannot move now.
-    Pending,
-    /// Another operation has the target: an earlier attempt, or the kubelet's own publish, which does the same.
-    Busy,
-}
-
-fn record(delays: &mut Backoff<PathBuf>, target: &PathBuf, movement: Movement, now: Instant) {
-    match movement {
-        Movement::Done => delays.record_success(target),
-        Movement::Pending => drop(delays.record_failure(target, now)),
-        Movement::Busy => {}
-    }
-}
-
-async fn move_mount(context: &Context, target: &Path) -> Movement {
-    let Some(_guard) = context.locks.try_target(target) else { return Movement::Busy };
-    let Some(request) = context.published.get(target) else { return Movement::Done };
-    if let Err(error) = ensure_mounted(context, &request, Instant::now() + MOUNTER_LISTENS_AGAIN).await {
-        tracing::warn!(%error, target = %target.display(), "cannot move the mount, retrying");
-    }
-    let table = context.mounts.table().unwrap_or_default();
-    if is_reassigned(context, &table, target) { Movement::Pending } else { Movement::Done }
+    moves.finish().await;
 }
 
 /// The file systems at published targets. A target without a mount is left to the kubelet, which publishes or unpublishes
@@ -195,25 +133,5 @@ async fn abort_unresponsive(context: &Context, Abort { source, device }: &Abort)
     match context.kubelet.locate(source).and_then(|path| kernel::abort_connection(&path)) {
         Ok(()) => tracing::warn!(mountpoint_pod, "aborted an unresponsive mount"),
         Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot abort an unresponsive mount"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_mount_that_cannot_move_is_asked_less_and_less_often_whatever_else_is_under_way() {
-        let (now, target) = (Instant::now(), PathBuf::from("/target"));
-        let mut delays = Backoff::new(MOVE_AGAIN, MOVE_AGAIN_LONGEST);
-        let mut after = |movement: Movement| {
-            record(&mut delays, &target, movement, now);
-            delays.remaining(&target, now)
-        };
-        let first = after(Movement::Pending);
-        assert!(first <= Some(MOVE_AGAIN) && first.is_some());
-        assert_eq!(after(Movement::Busy), first);
-        assert!(after(Movement::Pending) > first);
-        assert_eq!(after(Movement::Done), None);
     }
 }

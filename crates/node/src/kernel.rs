@@ -94,7 +94,7 @@ pub fn detach(path: &SafePath) -> io::Result<()> {
 
 /// Does what may unmount the last mount of a file system: the kernel then ends that, and can wait for a mount process that does
 /// not answer. The runtime uses another thread meanwhile, because it has only two.
-pub fn unmounting<T>(unmount: impl FnOnce() -> T) -> T {
+pub fn blocking_unmount<T>(unmount: impl FnOnce() -> T) -> T {
     tokio::task::block_in_place(unmount)
 }
 
@@ -173,7 +173,7 @@ mod tests {
         let (answer, answered) = std::sync::mpsc::channel();
         let unmount = tokio::spawn(async move {
             begins.send(()).unwrap();
-            unmounting(|| answered.recv().unwrap());
+            blocking_unmount(|| answered.recv().unwrap());
         });
         began.await.unwrap();
         tokio::spawn(async move { answer.send(()).unwrap() }).await.unwrap();

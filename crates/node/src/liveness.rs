@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 /// A mount process that has not answered for this long is stuck, whatever its S3 server does: it is replaced.
 pub const REPLACED_AFTER: Duration = Duration::from_mins(1);
-/// Between looks whether another check of the same mount has ended, which is usually a matter of milliseconds.
+/// How often to check whether another check of the same mount has ended, which is usually a matter of milliseconds.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// `f_type` of a FUSE file system.
 const FUSE: rustix::fs::FsWord = 0x6573_5546;

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use mounter::deadlines;
 use mounter::handover::client::{self, Fetched, HandOverError};
-use mounter::handover::{Code, MountReply, MountRequest, Refused, Serving};
+use mounter::handover::{Code, MountReply, MountRequest, Purpose, Refused, Serving};
 use thiserror::Error;
 
 use crate::comm;
-use crate::descriptors::Kept;
+use crate::descriptors::SurvivingMount;
 use crate::safe_path::Root;
 
 /// Why a mounter has not done what it was asked for.
@@ -49,12 +49,21 @@ pub async fn hand_over(
     serving(ask(kubelet, pod_uid, hand_over).await?)
 }
 
+/// Hands the descriptor of a mount that it has served, or another mounter of its pod, to the mounter of this pod.
+pub async fn continue_mount(
+    kubelet: &Root,
+    pod_uid: &str,
+    descriptor: Arc<OwnedFd>,
+) -> Result<Serving, MounterError> {
+    hand_over(kubelet, pod_uid, MountRequest::only(Purpose::Continue), descriptor).await
+}
+
 /// Hands the mount that another pod has left to the mounter of this one, with what that pod has kept for a successor.
 pub async fn take_over(
     kubelet: &Root,
     pod_uid: &str,
     request: MountRequest,
-    kept: Kept,
+    kept: SurvivingMount,
 ) -> Result<Serving, MounterError> {
     let take_over = move |folder: PathBuf, until| {
         client::take_over(&folder, &request, kept.descriptor.as_fd(), kept.successor_folder.as_fd(), until)

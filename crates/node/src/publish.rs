@@ -7,6 +7,8 @@ pub mod error;
 mod mount_credentials;
 pub mod plan;
 pub(crate) mod relocate;
+pub(crate) mod resume;
+mod serving;
 pub mod source;
 
 use std::path::Path;
@@ -24,7 +26,7 @@ use crate::mount_table::MountTable;
 use crate::publish::error::{PublishError, kernel_error};
 use crate::publish::mount_credentials::write_credentials;
 use crate::publish::plan::{Observed, Plan, Step, Wanted, plan};
-use crate::publish::relocate::{Movable, Moved};
+use crate::publish::relocate::{MovableMount, MoveOutcome};
 use crate::request::PublishRequest;
 use crate::target::Target;
 
@@ -119,8 +121,16 @@ async fn mount(
     liveness: Liveness,
 ) -> Result<Option<Plan>, PublishError> {
     let source = context.source(&pod.name);
-    let table = mount_table(context, &request.target)?;
+    let mut table = mount_table(context, &request.target)?;
     let mut movable = relocate::movable(context, &table, &request.target, &pod.name);
+    if let Some(unsettled) = &movable
+        && relocate::is_unsettled(&table, &request.target, &source)
+    {
+        let safe_source = context.kubelet.locate(&source).map_err(kernel_error("locate", &source))?;
+        relocate::settle(context, request, unsettled, pod, &safe_source).await?;
+        table = mount_table(context, &request.target)?;
+        movable = relocate::movable(context, &table, &request.target, &pod.name);
+    }
     let mut observed = observe(context, request, &table, &source, liveness, movable.is_some()).await;
     let wanted = Wanted {
         source: &source,
@@ -204,8 +214,9 @@ async fn execute(
     context: &Context,
     request: &PublishRequest,
     pod: &MountpointPod,
+    table: &MountTable,
     plan: &Plan,
-    movable: Option<&Movable>,
+    movable: Option<&MovableMount>,
 ) -> Result<Executed, PublishError> {
     let (source, target) = (&context.source(&pod.name), &request.target);
     let credentials = write_credentials(context, request, pod)?;
@@ -214,13 +225,12 @@ async fn execute(
     }
     let create = |path: &Path| context.kubelet.create(path).map_err(kernel_error("create", path));
     let (safe_source, safe_target) = (create(source)?, create(target)?);
-    table: &MountTable,
     for step in &plan.steps {
         let (volume_id, pod_uid, mountpoint_pod) = (&request.volume_id, &request.pod_uid, &pod.name);
         tracing::debug!(volume_id, pod_uid, mountpoint_pod, trace_id = request.trace_id(), ?step, "mounting");
         match step {
             Step::UnmountSource => {
-                kernel::unmounting(|| kernel::detach(&safe_source))
+                kernel::blocking_unmount(|| kernel::detach(&safe_source))
                     .map_err(kernel_error("unmount", source))?;
             }
             Step::MountSource => {
@@ -229,14 +239,14 @@ async fn execute(
             Step::MoveSource => {
                 let Some(movable) = movable else { return Ok(Executed::NeedsNewMount) };
                 match relocate::relocate(context, request, movable, pod, &safe_source, &credentials).await? {
-                    Moved::Done => {}
-                    Moved::Stays => return Ok(Executed::Postponed),
-                    Moved::Impossible => return Ok(Executed::NeedsNewMount),
+                    MoveOutcome::Moved => {}
+                    MoveOutcome::StaysForNow => return Ok(Executed::Postponed),
+                    MoveOutcome::Impossible => return Ok(Executed::NeedsNewMount),
                 }
             }
             Step::SealTarget => kernel::seal(&safe_target).map_err(kernel_error("seal", target))?,
             Step::UnmountTarget => {
-                kernel::unmounting(|| kernel::detach(&safe_target))
+                kernel::blocking_unmount(|| kernel::detach(&safe_target))
                     .map_err(kernel_error("unmount", target))?;
             }
             Step::BindTarget { read_only } => {

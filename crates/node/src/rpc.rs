@@ -39,6 +39,11 @@ impl NodeService {
 const CAPABILITIES: &[Type] =
     &[Type::GetVolumeStats, Type::VolumeCondition, Type::SingleNodeMultiWriter, Type::VolumeMountGroup];
 
+/// A panic would have ended the process: only a runtime that shuts down ends a task.
+fn stopping() -> Status {
+    Status::unavailable("the node service is stopping; the kubelet will retry")
+}
+
 #[tonic::async_trait]
 impl Node for NodeService {
     async fn node_publish_volume(
@@ -56,7 +61,7 @@ impl Node for NodeService {
         });
         let outcome = match task.await {
             Ok(outcome) => outcome.map_err(Status::from),
-            Err(panic) => Err(Status::internal(format!("publish panicked: {panic}"))),
+            Err(_) => Err(stopping()),
         };
         let code = outcome.as_ref().err().map_or(tonic::Code::Ok, Status::code);
         self.context.metrics.published(code, started.elapsed());
@@ -76,7 +81,7 @@ impl Node for NodeService {
         let task = tokio::task::spawn_blocking(move || unpublish(&context, &volume_id, &target_path));
         let outcome = match task.await {
             Ok(outcome) => outcome.map_err(Status::from),
-            Err(panic) => Err(Status::internal(format!("unpublish panicked: {panic}"))),
+            Err(_) => Err(stopping()),
         };
         if let Err(status) = &outcome {
             let (trace_id, code) = (self.trace_id(&target), status.code());

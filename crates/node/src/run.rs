@@ -88,9 +88,11 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         metrics,
     });
     tokio::spawn(drain::run(Arc::clone(&context), stop.clone()));
-    let healing = tokio::spawn(heal::run(Arc::clone(&context), stop.clone()));
+    // They go on while a mount depends on this process.
+    let release = CancellationToken::new();
+    let healing = tokio::spawn(heal::run(Arc::clone(&context), release.clone()));
     tokio::spawn(early::run(Arc::clone(&context), stop.clone()));
-    tokio::spawn(succession::run(Arc::clone(&context), stop.clone()));
+    tokio::spawn(succession::run(Arc::clone(&context), release.clone()));
     tokio::spawn(sweep::run(Arc::clone(&context), stop.clone()));
 
     let socket_error = |path: &PathBuf| {
@@ -99,7 +101,7 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
     };
     let endpoint = flags.kubelet_path.join("plugins").join(DRIVER).join("csi.sock");
     let csi = socket::listen(&endpoint).map_err(socket_error(&endpoint))?;
-    let service = NodeService { context, max_volumes: flags.max_volumes.into() };
+    let service = NodeService { context: Arc::clone(&context), max_volumes: flags.max_volumes.into() };
     let server = Server::builder()
         .add_service(IdentityServer::new(Identity { ready: Arc::clone(&ready) }))
         .add_service(NodeServer::new(service))
@@ -135,14 +137,19 @@ pub async fn run(client: Client, flags: Flags, stop: CancellationToken) -> Resul
         ended = &mut server => Some(ended),
         Some(Ok(Err(source))) = OptionFuture::from(registration) => return Err(socket_error(&registry)(source)),
         () = stop.cancelled() => {
-            // Nothing serves a mount in the middle of a move.
-            let last = join(&mut server, healing);
+            let handed_over = async {
+                succession::wait_until_served(&context).await;
+                release.cancel();
+                // Nothing serves a mount in the middle of a move.
+                healing.await
+            };
+            let last = join(&mut server, handed_over);
             tokio::time::timeout(deadlines::PUBLISH, last).await.ok().map(|(ended, _)| ended)
         }
     };
     match ended {
         Some(Ok(outcome)) => Ok(outcome?),
-        // A call that hangs or panicked must not prevent the exit.
+        // A call that hangs must not prevent the exit.
         Some(Err(_)) | None => Ok(()),
     }
 }

@@ -8,18 +8,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use contract::mountpoint_pod::MountpointPod;
-use mounter::handover::client::Fetched;
-use mounter::handover::{MountRequest, Purpose, is_disconnected};
+use contract::mountpoint_pod::{ContainerEnd, MountpointPod};
+use k8s_openapi::jiff::Timestamp;
+use mounter::handover::client::{Fetched, listens};
+use mounter::handover::is_disconnected;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::comm;
 use crate::context::Context;
-use crate::descriptors::{Kept, KeptDescriptors, MounterId};
+use crate::descriptors::{KeptDescriptors, MounterId, SurvivingMount};
 use crate::mount_table::MountTable;
 use crate::mounter_client::{self, MounterError};
-use crate::publish::relocate;
+use crate::publish::resume::resume;
 
 /// A mounter listens a moment after the kubelet has reported its container, and nothing reports that.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -79,7 +80,7 @@ fn drop_unused(
 
 /// Begins what there is to do with a pod, unless that is under way.
 fn look_at(context: &Arc<Context>, progress: &Arc<Mutex<Progress>>, pod: MountpointPod) {
-    let Some(mounter) = mounter(context, &pod) else { return };
+    let Some(mounter) = comm::mounter_of(&context.kubelet, &pod.uid) else { return };
     let kept = context.descriptors.get(&pod.uid);
     if let Some(kept) = &kept
         && !has_journal(context, &pod)
@@ -115,10 +116,6 @@ fn look_at(context: &Arc<Context>, progress: &Arc<Mutex<Progress>>, pod: Mountpo
     });
 }
 
-fn mounter(context: &Context, pod: &MountpointPod) -> Option<MounterId> {
-    comm::mounter(&comm::open(&context.kubelet, &pod.uid).ok()?)
-}
-
 fn has_journal(context: &Context, pod: &MountpointPod) -> bool {
     comm::open(&context.kubelet, &pod.uid).is_ok_and(|comm| comm::has_journal(&comm))
 }
@@ -145,7 +142,7 @@ async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: Mounte
                 }
             }
             tracing::info!(mountpoint_pod = pod.name, is_served, "descriptor fetched");
-            if !is_served && let Err(error) = relocate::resume(context, &pod).await {
+            if !is_served && let Err(error) = resume(context, &pod).await {
                 tracing::warn!(%error, mountpoint_pod = pod.name, "cannot resume a move, retrying");
                 // The mounter has a copy, and is asked for it again only if there is none here.
                 context.descriptors.drop(&pod.uid);
@@ -158,7 +155,12 @@ async fn fetch_descriptor(context: &Context, pod: MountpointPod, mounter: Mounte
     true
 }
 
-async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, mounter: MounterId) {
+async fn continue_mount(
+    context: &Arc<Context>,
+    pod: MountpointPod,
+    kept: SurvivingMount,
+    mounter: MounterId,
+) {
     let _lock = context.locks.mountpoint_pod(&pod.name).await;
     // A publish may have made another mount while this waited for the lock.
     if context.descriptors.get(&pod.uid).is_none_or(|now| !now.is_same(&kept)) {
@@ -168,10 +170,10 @@ async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, 
         tracing::debug!(mountpoint_pod = pod.name, "the mount has ended");
         return context.descriptors.drop_this(&pod.uid, &kept);
     }
-    let (request, descriptor) = (MountRequest::only(Purpose::Continue), Arc::clone(&kept.descriptor));
-    let reply = mounter_client::hand_over(&context.kubelet, &pod.uid, request, descriptor).await;
+    let descriptor = Arc::clone(&kept.descriptor);
+    let reply = mounter_client::continue_mount(&context.kubelet, &pod.uid, descriptor).await;
     let served = match reply {
-        Ok(_) => Ok(Some(kept.descriptor)),
+        Ok(_) => Ok(Some(Arc::clone(&kept.descriptor))),
         Err(error) if error.is_busy() => served(context, &pod).await,
         Err(error) => Err(error),
     };
@@ -180,7 +182,7 @@ async fn continue_mount(context: &Arc<Context>, pod: MountpointPod, kept: Kept, 
             context.keep_descriptor(&pod, descriptor, Some(mounter));
             tracing::info!(mountpoint_pod = pod.name, "serving again");
             context.metrics.deaths.inc();
-            tokio::spawn(report(Arc::clone(context), pod));
+            tokio::spawn(report(Arc::clone(context), pod, kept.served_since));
         }
         Ok(None) => {}
         Err(error) => {
@@ -199,15 +201,16 @@ async fn served(context: &Context, pod: &MountpointPod) -> Result<Option<Arc<Own
     }
 }
 
-/// Reports the death to the workloads, with the kubelet's reason.
-async fn report(context: Arc<Context>, pod: MountpointPod) {
+/// Reports the death to the workloads, with the kubelet's reason and the mounter's own words. The container has served the
+/// mount since `served_since`.
+async fn report(context: Arc<Context>, pod: MountpointPod, served_since: Timestamp) {
     let mut changes = context.cache.changes();
     let reason = async {
         loop {
             changes.borrow_and_update();
             let now = context.cache.pod(&pod.name).filter(|now| now.uid == pod.uid);
-            if let Some(reason) = now.and_then(|now| now.last_end) {
-                return reason;
+            if let Some(end) = now.and_then(|now| now.last_end).filter(|end| is_of(end, served_since)) {
+                return end.to_string();
             }
             if changes.changed().await.is_err() {
                 return std::future::pending().await;
@@ -224,9 +227,35 @@ async fn report(context: Arc<Context>, pod: MountpointPod) {
     }
 }
 
+/// Whether this is how the container ended that has served since then, and not an earlier one.
+fn is_of(end: &ContainerEnd, served_since: Timestamp) -> bool {
+    end.at.0.as_second() >= served_since.as_second()
+}
+
+/// Waits until no mount depends on this process: with it, a descriptor ends of which no mounter has a copy at the moment.
+pub async fn wait_until_served(context: &Context) {
+    let is_served = |uid: &str, kept: &SurvivingMount| {
+        listens(&comm::path(&context.kubelet, uid))
+            && comm::mounter_of(&context.kubelet, uid) == Some(kept.mounter)
+    };
+    loop {
+        let mut alone = context.descriptors.all();
+        alone.retain(|(uid, kept)| !is_disconnected(&*kept.descriptor) && !is_served(uid, kept));
+        let Some((_, kept)) = alone.first() else { return };
+        tracing::info!(
+            mountpoint_pod = kept.pod,
+            mounts = alone.len(),
+            "waiting for mounts to be served again"
+        );
+        tokio::time::sleep(POLL_INTERVAL).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::SignedDuration;
     use std::fs::File;
 
     #[test]
@@ -236,7 +265,8 @@ mod tests {
         let open = |path: &std::path::Path| Arc::new(OwnedFd::from(File::open(path).unwrap()));
         let (descriptor, successor_folder) = (open("/dev/null".as_ref()), open(folder.path()));
         let descriptors = KeptDescriptors::default();
-        let kept = Kept { descriptor, mounter: MounterId(1), pod: "mp".to_owned(), successor_folder };
+        let (mounter, pod, served_since) = (MounterId(1), "mp".to_owned(), Timestamp::UNIX_EPOCH);
+        let kept = SurvivingMount { descriptor, mounter, pod, served_since, successor_folder };
         descriptors.keep("uid", kept);
         let is_kept_after = |table, is_running| {
             drop_unused(&descriptors, table, |_| is_running, |_| "/source".into());
@@ -245,5 +275,20 @@ mod tests {
         assert!(is_kept_after(Err(io::ErrorKind::OutOfMemory.into()), false), "unknown");
         assert!(is_kept_after(Ok(Arc::default()), true), "its pod runs");
         assert!(!is_kept_after(Ok(Arc::default()), false), "unused");
+    }
+
+    /// The kubelet has not reported this end yet, and its last report is of an earlier one.
+    #[test]
+    fn the_reason_of_an_earlier_end_is_not_taken_for_that_of_this_one() {
+        let second = |second: i64| Timestamp::from_second(second).unwrap();
+        let end = |at: i64| ContainerEnd {
+            at: Time(second(at)),
+            reason: "OOMKilled".to_owned(),
+            message: String::new(),
+        };
+        let served_since = second(100) + SignedDuration::from_millis(700);
+        assert!(!is_of(&end(99), served_since));
+        assert!(is_of(&end(100), served_since), "the kubelet leaves out fractions of a second");
+        assert!(is_of(&end(500), served_since));
     }
 }

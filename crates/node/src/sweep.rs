@@ -101,7 +101,7 @@ async fn execute(context: &Context, plan: Plan) {
         // The seal stays: if the attachment is missing by mistake, a container that restarts must not write to the disk.
         let safe_path = context.kubelet.locate(&path);
         let unmount = |safe_path| kernel::unmount_buckets(&context.mounts, &safe_path, &path);
-        match kernel::unmounting(|| safe_path.and_then(unmount)) {
+        match kernel::blocking_unmount(|| safe_path.and_then(unmount)) {
             Ok(_) => {
                 tracing::info!(pod_uid, target = %path.display(), "unmounted target of deleted workload")
             }
@@ -115,7 +115,7 @@ async fn execute(context: &Context, plan: Plan) {
         }
         let source = context.source(&mountpoint_pod);
         let remove = || kernel::remove_mount_point(&context.mounts, &context.kubelet, &source);
-        match kernel::unmounting(remove) {
+        match kernel::blocking_unmount(remove) {
             Ok(_) => tracing::info!(mountpoint_pod, "removed source mount of deleted Mountpoint Pod"),
             Err(error) => tracing::warn!(%error, mountpoint_pod, "cannot remove source mount"),
         }

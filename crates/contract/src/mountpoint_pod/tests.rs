@@ -66,3 +66,20 @@ fn a_failed_or_unscheduled_pod_has_a_reason() {
     let unschedulable = failure(&json!({"phase": "Pending", "conditions": [condition]}));
     assert_eq!(unschedulable.as_deref(), Some("Unschedulable: full"));
 }
+
+#[test]
+fn the_last_end_of_its_container_is_that_of_the_present_one_or_of_the_one_before() {
+    let end = |hour: u32, message: &str| {
+        let at = format!("2026-01-01T{hour:02}:00:00Z");
+        json!({"terminated": {"exitCode": 1, "reason": "Error", "message": message, "finishedAt": at}})
+    };
+    let last = |state: Value, last_state: Value| {
+        let container = json!({"name": "m", "state": state, "lastState": last_state});
+        pod(&json!({"phase": "Running", "containerStatuses": [container]})).last_end
+    };
+    assert_eq!(last(json!({"running": {}}), json!({})), None);
+    let before = last(json!({"running": {}}), end(1, "")).unwrap();
+    let present = last(end(2, "no\nbucket"), end(1, "")).unwrap();
+    assert_eq!([before.to_string(), present.to_string()], ["Error", "Error: no bucket"]);
+    assert!(before.at < present.at);
+}

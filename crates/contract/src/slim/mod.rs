@@ -6,6 +6,7 @@
 mod metadata;
 
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Resource;
 use kube::api::ObjectMeta;
 use serde::Deserialize;
@@ -136,7 +137,7 @@ pub struct SlimContainerStatus {
 pub struct SlimContainerState {
     pub running: Option<IgnoredAny>,
     pub waiting: Option<SlimReason>,
-    pub terminated: Option<SlimReason>,
+    pub terminated: Option<SlimEnd>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]
@@ -144,6 +145,14 @@ pub struct SlimContainerState {
 pub struct SlimReason {
     pub reason: Option<String>,
     pub message: Option<String>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimEnd {
+    pub reason: Option<String>,
+    pub message: Option<String>,
+    pub finished_at: Option<Time>,
 }
 
 impl SlimPod {

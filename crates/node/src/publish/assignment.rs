@@ -77,7 +77,7 @@ pub(crate) async fn wait_for_mounter(
             return Err(PublishError::PodCannotStart { pod: name(), namespace: namespace(), reason });
         }
         if current.is_none_or(|current| current.has_ended()) {
-            return Err(PublishError::PodMissing(name()));
+            return Err(PublishError::PodEnded(name()));
         }
         tokio::select! {
             listens = &mut listening => {

@@ -32,6 +32,8 @@ pub enum PublishError {
     NotAttached { volume: String, pod_uid: String },
     #[error("waiting for Mountpoint Pod {0} to appear")]
     PodMissing(String),
+    #[error("Mountpoint Pod {0} has ended; waiting for its replacement")]
+    PodEnded(String),
     #[error("Mountpoint Pod {pod} must not serve this workload: {reason}")]
     PodNotTrusted { pod: String, reason: &'static str },
     #[error("Mountpoint Pod {pod} cannot start: {reason}; see kubectl describe pod -n {namespace} {pod}")]
@@ -61,6 +63,7 @@ impl From<PublishError> for Status {
             PublishError::Busy => Self::aborted(message),
             PublishError::NotAttached { .. }
             | PublishError::PodMissing(_)
+            | PublishError::PodEnded(_)
             | PublishError::MounterNotListening { .. } => Self::deadline_exceeded(message),
             PublishError::PodNotTrusted { .. } | PublishError::Refused(Refusal::UsedByOtherPod(_)) => {
                 Self::failed_precondition(message)

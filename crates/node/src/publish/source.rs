@@ -32,7 +32,7 @@ pub(crate) async fn mount(
         kernel::mount_source(safe_path, request.source_read_only).map_err(kernel_error("mount", source))?;
     let mount_request = mount_request_of(context, request, pod, credentials, Purpose::Mount).await;
     // Before the hand-over: a mounter that follows must not be taken for the one that had it.
-    let mounter = comm::open(&context.kubelet, &pod.uid).ok().as_ref().and_then(comm::mounter);
+    let mounter = comm::mounter_of(&context.kubelet, &pod.uid);
     let descriptor = Arc::new(device);
     let reply = hand_over(&context.kubelet, &pod.uid, mount_request, Arc::clone(&descriptor)).await;
     let outcome = reply.map_err(failed(context, pod)).map(|serving| {
@@ -49,7 +49,7 @@ pub(crate) async fn mount(
         context.keep_descriptor(pod, descriptor, mounter);
         let table = context.mounts.table().unwrap_or_default();
         table.top(source).into_iter().for_each(|mount| kernel::set_read_ahead(mount.device));
-    } else if let Err(error) = kernel::unmounting(|| kernel::detach(safe_path)) {
+    } else if let Err(error) = kernel::blocking_unmount(|| kernel::detach(safe_path)) {
         tracing::warn!(%error, source = %source.display(), "failed to unmount after a failed mount");
     }
     outcome

@@ -196,7 +196,9 @@ impl MountpointPod {
             request.environment.remove(&name);
         }
         let token_file = credentials::token_file(NAME);
-        request.environment.extend(Credentials::Container { uri: agent.to_owned(), token_file }.variables());
+        request
+            .environment
+            .extend(Credentials::PodIdentity { uri: agent.to_owned(), token_file }.variables());
         request
     }
 

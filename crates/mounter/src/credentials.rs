@@ -10,7 +10,7 @@ pub enum Credentials {
     /// A service account token that STS exchanges for keys of the role.
     WebIdentity { token_file: String, role_arn: String, session_name: String, sts_endpoint: String },
     /// A token that an agent on the node exchanges for keys, as with EKS Pod Identity.
-    Container { uri: String, token_file: String },
+    PodIdentity { uri: String, token_file: String },
     /// Keys of the instance, from the cloud's metadata service.
     InstanceProfile { url: String },
     /// Requests are not signed.
@@ -40,7 +40,7 @@ impl Credentials {
                 (SESSION_NAME, session_name),
                 (STS_ENDPOINT, sts_endpoint),
             ],
-            Self::Container { uri, token_file } => {
+            Self::PodIdentity { uri, token_file } => {
                 &[(CONTAINER_URI, uri), (CONTAINER_TOKEN_FILE, token_file)]
             }
             // The mounter forbids it otherwise.
@@ -64,7 +64,7 @@ impl Credentials {
             return Self::WebIdentity { token_file, role_arn, session_name, sts_endpoint };
         }
         if let (Some(uri), Some(token_file)) = (set(CONTAINER_URI), set(CONTAINER_TOKEN_FILE)) {
-            return Self::Container { uri, token_file };
+            return Self::PodIdentity { uri, token_file };
         }
         match (set(METADATA_URL), set(METADATA_DISABLED).as_deref()) {
             (Some(url), Some("false")) => Self::InstanceProfile { url },
@@ -89,7 +89,7 @@ mod tests {
                 session_name: text("pod"),
                 sts_endpoint: text("https://sts.eu-west-1.amazonaws.com"),
             },
-            Credentials::Container {
+            Credentials::PodIdentity {
                 uri: text("http://169.254.170.23/v1/credentials"),
                 token_file: text("token"),
             },

@@ -185,8 +185,7 @@ impl MountProcess {
     /// The end of its output: the best explanation if it ended without a reply.
     pub(crate) fn last_output(&self) -> String {
         let output = self.tail.iter().map(String::as_str).collect::<Vec<_>>().join("\n");
-        let from = output.len().saturating_sub(MAX_TAIL);
-        let from = (from..=output.len()).find(|at| output.is_char_boundary(*at)).unwrap_or(0);
+        let from = output.ceil_char_boundary(output.len().saturating_sub(MAX_TAIL));
         output[from..].to_owned()
     }
 

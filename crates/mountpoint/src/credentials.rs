@@ -81,7 +81,7 @@ impl Source {
                 let (endpoint, token_file) = (sts_endpoint, token_file.into());
                 Some(Server::Sts { endpoint, role_arn, session_name, token_file })
             }
-            Credentials::Container { uri, token_file } => {
+            Credentials::PodIdentity { uri, token_file } => {
                 Some(Server::Agent { uri, token_file: token_file.into() })
             }
             Credentials::InstanceProfile { url } => Some(Server::Metadata { url }),

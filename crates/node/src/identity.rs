@@ -53,7 +53,7 @@ pub fn of_driver(
             (token(held)?, Credentials::WebIdentity { token_file, role_arn, session_name, sts_endpoint })
         }
         DriverIdentity::PodIdentity { uri, token_file: held } => {
-            (token(held)?, Credentials::Container { uri: uri.clone(), token_file })
+            (token(held)?, Credentials::PodIdentity { uri: uri.clone(), token_file })
         }
         DriverIdentity::InstanceProfile { url } => (None, Credentials::InstanceProfile { url: url.clone() }),
     })
@@ -105,7 +105,7 @@ impl Workload<'_> {
             let (namespace, service_account) = (self.namespace.to_owned(), self.service_account.to_owned());
             return Err(IdentityError::NoRole { namespace, service_account });
         };
-        let credentials = Credentials::Container { uri: uri.to_owned(), token_file };
+        let credentials = Credentials::PodIdentity { uri: uri.to_owned(), token_file };
         Ok((Some(self.token(AGENT_AUDIENCE)?), credentials))
     }
 
@@ -154,7 +154,7 @@ mod tests {
         let association = workload(&tokens, "", agent);
         let (token, credentials) = association.exchange("file".into()).unwrap();
         assert_eq!(token.as_deref(), Some("for-agent"));
-        assert!(matches!(credentials, Credentials::Container { .. }));
+        assert!(matches!(credentials, Credentials::PodIdentity { .. }));
     }
 
     #[test]

@@ -35,8 +35,7 @@ impl Refused {
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > Self::MAX_MESSAGE {
-            let cut = (0..=Self::MAX_MESSAGE).rev().find(|at| message.is_char_boundary(*at)).unwrap_or(0);
-            message.truncate(cut);
+            message.truncate(message.floor_char_boundary(Self::MAX_MESSAGE));
         }
         Self { code, message }
     }

@@ -2,9 +2,10 @@
 
 use std::fs;
 
+use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use s3_csi_tests::plugin::s3;
 use s3_csi_tests::{Seen, eventually, manifest};
 use serde_json::{Value, json};
@@ -213,6 +214,29 @@ async fn mounts_of_two_workloads_are_shown() {
     story.leaves_nothing().await;
 }
 
+/// Amazon's driver gives its `DaemonSet` the same name and label. Its pod is neither asked nor counted.
+async fn beside_another_driver(story: &Story) {
+    let sets = Api::<DaemonSet>::namespaced(story.here.client.clone(), &story.here.namespace);
+    let labels = json!({"app": "s3-csi-node"});
+    let set = json!({
+        "metadata": {"name": "s3-csi-node"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": manifest::pod(&[], "sleep 3600")},
+        },
+    });
+    sets.create(&PostParams::default(), &serde_json::from_value(set).unwrap()).await.unwrap();
+    eventually("the pod of the other driver is ready", LIMIT, || async {
+        let status = sets.get("s3-csi-node").await.unwrap().status.unwrap_or_default();
+        Seen::some((status.number_ready == 1).then_some(()), format!("{status:?}"))
+    })
+    .await;
+    let said = s3(story, &["doctor"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(!said.text.contains(&story.here.namespace), "{said:?}");
+    sets.delete("s3-csi-node", &DeleteParams::foreground()).await.unwrap();
+}
+
 #[tokio::test]
 async fn the_doctor_finds_nothing_until_something_is_broken() {
     let story = Story::alone("plugin-doctor").await;
@@ -232,6 +256,7 @@ async fn the_doctor_finds_nothing_until_something_is_broken() {
         assert!(found.any(|it| it["object"].as_str().unwrap().starts_with(asked)), "{asked}: {report}");
     }
     needs_exec(&story).await;
+    beside_another_driver(&story).await;
     let delete = |cluster: &xtask::cluster::Cluster| {
         run(cluster.kubectl()?.args(["--namespace", driver::NAMESPACE, "delete", "secret", driver::KEYS]))
     };
@@ -279,6 +304,9 @@ async fn a_support_bundle_has_everything_but_secrets() {
     let file = folder.path().join("bundle.tar");
     let said = s3(&story, &["support-bundle", "--file", file.to_str().unwrap()]);
     assert_eq!(said.code, Some(0), "{said:?}");
+    let again = s3(&story, &["support-bundle", "--file", file.to_str().unwrap()]);
+    assert_eq!(again.code, Some(2), "{again:?}");
+    contains(&again.errors, &["cannot write", "exists"]);
     // Not compressed: what is in it can be searched for as it is.
     let bundle = fs::read(&file).unwrap();
     let has = |words: &str| bundle.windows(words.len()).any(|window| window == words.as_bytes());

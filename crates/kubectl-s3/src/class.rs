@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use crate::installation::Installation;
 use crate::secret::SecretName;
 
-/// What the controller has against it.
+/// Why the controller rejects it.
 pub fn invalid(class: &StorageClass, installation: Option<&Installation>) -> Option<String> {
     let (endpoint, region) = match installation {
         Some(installation) => (installation.endpoint.as_str(), installation.region.as_str()),

@@ -67,8 +67,16 @@ pub struct MountFailure {
     pub message: String,
 }
 
+/// The newest about this volume: each volume of a pod fails with Events of its own.
+pub fn mount_failure(events: &[Event], pod: Subject<'_>, volume: &str) -> Option<MountFailure> {
+    let failed = events.iter().filter(|event| event.reason.as_deref() == Some("FailedMount"));
+    let mine = failed.filter(|event| pod.is_of(event));
+    let mine = mine.filter_map(|event| Some((last_seen(event), failure_of(message(event), volume)?)));
+    mine.max_by_key(|(seen, _)| *seen).map(|(_, failure)| failure)
+}
+
 /// `MountVolume.SetUp failed for volume "PV" : rpc error: code = NotFound desc = there is no bucket …`
-pub fn mount_failure(text: &str, volume: &str) -> Option<MountFailure> {
+fn failure_of(text: &str, volume: &str) -> Option<MountFailure> {
     let (_, rest) = text.split_once(&format!("failed for volume \"{volume}\""))?;
     let rest = rest.trim_start_matches([' ', ':']);
     let answered =
@@ -126,13 +134,13 @@ pub(crate) mod tests {
     #[test]
     fn the_node_services_answer_is_inside_the_kubelets_sentence() {
         let text = "MountVolume.SetUp failed for volume \"pv\" : rpc error: code = NotFound desc = there is no bucket `b`";
-        let failure = mount_failure(text, "pv").unwrap();
+        let failure = failure_of(text, "pv").unwrap();
         assert_eq!(
             (failure.code.as_deref(), failure.message.as_str()),
             (Some("NotFound"), "there is no bucket `b`")
         );
-        assert_eq!(mount_failure(text, "other"), None);
-        let own = mount_failure(
+        assert_eq!(failure_of(text, "other"), None);
+        let own = failure_of(
             "MountVolume.SetUp failed for volume \"pv\" : fetching NodePublishSecretRef failed",
             "pv",
         );

@@ -22,9 +22,9 @@ use crate::workload::{is_ready, node};
 /// Three buckets at eight seconds each, and the time to get there.
 const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// So many pods are asked at once.
+/// How many pods are asked at once.
 const AT_ONCE: usize = 8;
-/// So many are watched at once, which takes them next to no work.
+/// How many are watched at once, which takes them next to no work.
 const WATCHED_AT_ONCE: usize = 32;
 /// Where the image has this program.
 const PROGRAM: &str = "/bin/kubectl-s3";

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Answers questions about volumes of the S3 CSI driver. Exit code: 0 if nothing is wrong, 1 if something is, 2 if that could not be
-/// found out.
+/// determined.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kubectl-s3", bin_name = "kubectl s3", version)]
 pub struct Flags {
@@ -69,6 +69,9 @@ pub enum Command {
         /// The archive to write; `s3-csi-support-TIME.tar` in the working folder if absent.
         #[arg(short, long)]
         file: Option<PathBuf>,
+        /// Pods whose logs are packed, at most: of controllers first, then of pods that are not ready.
+        #[arg(long, default_value_t = 100)]
+        most_pods: usize,
         #[command(flatten)]
         inside: InsideFlags,
     },
@@ -96,7 +99,7 @@ pub struct InsideFlags {
     /// Run nothing inside the driver's pods: neither endpoint nor mount tables are looked at.
     #[arg(long)]
     pub no_exec: bool,
-    /// At most so many nodes are looked at from inside.
+    /// How many nodes are looked at from inside, at most.
     #[arg(long, default_value_t = 10)]
     pub most_nodes: usize,
 }

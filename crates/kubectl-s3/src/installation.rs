@@ -12,10 +12,12 @@ use crate::secret::{Renamed, SecretName};
 /// Names that the chart gives.
 pub const CONTROLLER: &str = "s3-csi-controller";
 pub const NODE_SERVICE: &str = "s3-csi-node";
+/// Where the image has the programs.
+const PROGRAMS: &str = "/bin/";
 /// The container of the controller's pod that provisions instead of the controller.
 const CSI_PROVISIONER: &str = "csi-provisioner";
 /// With both, the controller reserves room for Mountpoint Pods.
-const HEADROOM: [&str; 2] =
+pub(crate) const HEADROOM: [&str; 2] =
     ["MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME"];
 /// The volume of the driver's pods with its keys.
 const KEYS_VOLUME: &str = "credentials";
@@ -67,6 +69,13 @@ impl Role {
             Self::Controller => CONTROLLER,
             Self::Node => NODE_SERVICE,
         }
+    }
+
+    /// Whether a pod runs this program of ours. The names and the label `app` are also those of Amazon's driver, which
+    /// may be installed beside this one.
+    pub fn is_run_by(self, spec: Option<&PodSpec>) -> bool {
+        let command = spec.and_then(|spec| spec.containers.first()?.command.as_ref()?.first());
+        command.and_then(|path| path.strip_prefix(PROGRAMS)) == Some(self.program())
     }
 }
 
@@ -172,6 +181,24 @@ pub(crate) mod tests {
         assert_eq!(renamed.get("access_key_id").map(String::as_str), Some("id"));
         assert_eq!(found.accounts, [("sa".to_owned(), Role::Controller), ("sa".to_owned(), Role::Node)]);
         assert!(!found.reserves_room && found.moves_on_upgrade);
+    }
+
+    #[test]
+    fn a_driver_with_the_same_names_is_not_ours() {
+        let spec = |command: Value| -> PodSpec {
+            serde_json::from_value(json!({"containers": [{"name": "s3-plugin", "command": command}]}))
+                .unwrap()
+        };
+        for (command, is_ours) in [
+            (json!(["/bin/s3-csi-node"]), true),
+            (json!(["/bin/s3-csi-controller"]), false),
+            // Amazon's.
+            (json!(["/bin/aws-s3-csi-driver"]), false),
+            (json!(null), false),
+        ] {
+            assert_eq!(Role::Node.is_run_by(Some(&spec(command.clone()))), is_ours, "{command}");
+        }
+        assert!(!Role::Controller.is_run_by(None));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! of it; [`output`] prints what they found. [`self_check`] and [`top`] are the parts that run inside the driver's own
 //! containers, where [`exec`] starts them; [`bundle`] packs everything for a support engineer.
 
+pub mod answer;
 pub mod bundle;
 pub mod class;
 pub mod doctor;

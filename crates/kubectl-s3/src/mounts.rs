@@ -1,18 +1,18 @@
 //! Which workload has which bucket, by which Mountpoint Pod, and how that goes.
 
 use contract::attachment::{MountpointS3PodAttachment, WorkloadAttachment};
-use contract::mountpoint_pod::Phase;
+use contract::mountpoint_pod::{MountpointPod, Phase};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use serde::Serialize;
 use strum::IntoStaticStr;
 
-use crate::events::{self, message, mount_failure, mount_trouble, newest};
+use crate::events::{self, message, mount_failure, mount_trouble};
 use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 use crate::why::unhealthy;
-use crate::workload::{MountpointFacts, has_volumes};
+use crate::workload::has_volumes;
 
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -74,7 +74,7 @@ fn mount(
         snapshot.pods.iter().find(|pod| pod.metadata.uid.as_ref() == Some(&entry.workload_pod_uid));
     let volume = snapshot.volume(&spec.persistent_volume_name);
     let claim = volume.and_then(|volume| volume.claim.clone());
-    let facts = snapshot.mountpoint_pod(mountpoint_pod);
+    let served_by = snapshot.mountpoint_pod(mountpoint_pod);
     Mount {
         // A workload that is gone was in the namespace of the claim.
         namespace: workload
@@ -88,22 +88,22 @@ fn mount(
         mountpoint_pod: mountpoint_pod.to_owned(),
         attachment: attachment.name_any(),
         since: entry.attachment_time.0,
-        state: state(snapshot, workload, facts),
-        version: facts.map(|facts| facts.pod.driver_version.clone()).unwrap_or_default(),
-        last_error: last_error(snapshot, workload, attachment, facts),
+        state: state(snapshot, workload, served_by),
+        version: served_by.map(|served_by| served_by.driver_version.clone()).unwrap_or_default(),
+        last_error: last_error(snapshot, workload, attachment, served_by),
     }
 }
 
-fn state(snapshot: &Snapshot, workload: Option<&Pod>, facts: Option<&MountpointFacts>) -> State {
+fn state(snapshot: &Snapshot, workload: Option<&Pod>, served_by: Option<&MountpointPod>) -> State {
     let Some(workload) = workload else { return State::Leaving };
-    let Some(facts) = facts else {
+    let Some(served_by) = served_by else {
         let readable = snapshot.is_readable(Readable::MountpointPods);
         return if readable { State::Mounting } else { State::Unknown };
     };
-    match facts.pod.phase {
-        _ if facts.pod.start_failure.is_some() => State::Failed,
+    match served_by.phase {
+        _ if served_by.start_failure.is_some() => State::Failed,
         Phase::Running if !has_volumes(workload) => State::Mounting,
-        Phase::Running if facts.pod.is_ending() || facts.pod.no_new_workload => State::Draining,
+        Phase::Running if served_by.is_ending() || served_by.no_new_workload => State::Draining,
         Phase::Running => State::Mounted,
         Phase::Pending | Phase::Unknown => State::Mounting,
         Phase::Succeeded | Phase::Failed => State::Failed,
@@ -115,9 +115,9 @@ fn last_error(
     snapshot: &Snapshot,
     workload: Option<&Pod>,
     attachment: &MountpointS3PodAttachment,
-    facts: Option<&MountpointFacts>,
+    served_by: Option<&MountpointPod>,
 ) -> String {
-    if let Some(failure) = facts.and_then(|facts| facts.pod.start_failure.as_ref()) {
+    if let Some(failure) = served_by.and_then(|served_by| served_by.start_failure.as_ref()) {
         return failure.to_string();
     }
     if let Some((reason, said)) = unhealthy(attachment) {
@@ -133,8 +133,7 @@ fn last_error(
     if has_volumes(workload) {
         return String::new();
     }
-    let failed = newest(&snapshot.events, about, &["FailedMount"])
-        .and_then(|event| mount_failure(message(event), &attachment.spec.persistent_volume_name));
+    let failed = mount_failure(&snapshot.events, about, &attachment.spec.persistent_volume_name);
     failed.map(|failure| failure.message).unwrap_or_default()
 }
 
@@ -191,6 +190,9 @@ mod tests {
         let mut snapshot = scene();
         snapshot.pods = vec![pod(&json!({}))];
         snapshot.events = vec![event("Pod", "web", "FailedMount", said, 1)];
+        assert_eq!(only(&snapshot).last_error, "there is no bucket");
+        let other = said.replace("\"pv\"", "\"pv2\"").replace("there is no bucket", "of another volume");
+        snapshot.events.push(event("Pod", "web", "FailedMount", &other, 2));
         assert_eq!(only(&snapshot).last_error, "there is no bucket");
         snapshot.pods = vec![running()];
         assert_eq!(only(&snapshot).last_error, "", "it has its volumes now");

@@ -1,14 +1,15 @@
 //! Reads the cluster. What this user may not read is noted and left out: the answer is then drawn from the rest.
 
+pub mod secrets;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
-use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
-use contract::names::{DRIVER, MOUNTPOINT_NAMESPACE};
-use contract::text::causes;
+use contract::names::MOUNTPOINT_NAMESPACE;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, Pod, Secret};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
+use k8s_openapi::api::core::v1::{ConfigMap, Event, PersistentVolume, Pod, PodTemplateSpec};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -16,18 +17,16 @@ use kube::core::DeserializeGuard;
 use kube::{Api, Client, Config, CustomResourceExt as _, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
-use crate::class;
+use crate::answer::answer;
 use crate::error::PluginError;
 use crate::flags::ClusterFlags;
-use crate::installation::{CONTROLLER, Installation, NODE_SERVICE};
+use crate::installation::{CONTROLLER, Installation, NODE_SERVICE, Role};
 use crate::readable::Readable;
-use crate::secret::{self, Renamed, SecretName, SecretState, Values};
 use crate::snapshot::Snapshot;
 use crate::volume::VolumeFacts;
-use crate::workload::MountpointFacts;
+use crate::workload::mountpoint_pod;
+use secrets::Secrets;
 
-/// A list of thousands of objects takes seconds; a server that is away never answers.
-const ANSWER_WITHIN: Duration = Duration::from_mins(1);
 /// Where events of objects without a namespace are.
 const CLUSTER_EVENTS: &str = "default";
 
@@ -78,7 +77,7 @@ impl Observer {
     }
 
     /// Everything about the driver, and the workloads of the scope.
-    pub async fn snapshot(&self, scope: Scope<'_>) -> Snapshot {
+    pub async fn snapshot(&self, scope: Scope<'_>, which: Secrets<'_>) -> Snapshot {
         let client = &self.client;
         let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
         let labelled = |name: &str| ListParams::default().labels(&format!("app={name}"));
@@ -90,8 +89,15 @@ impl Observer {
             list::<Pod>(Api::all(client.clone()), labelled(NODE_SERVICE)),
         );
         let mut unreadable = Unreadable::default();
-        let deployments = unreadable.or_note(Readable::DriverWorkloads, deployments);
-        let daemon_sets = unreadable.or_note(Readable::DriverWorkloads, daemon_sets);
+        let mut deployments: Vec<Deployment> = unreadable.or_note(Readable::DriverWorkloads, deployments);
+        let mut daemon_sets: Vec<DaemonSet> = unreadable.or_note(Readable::DriverWorkloads, daemon_sets);
+        let mut controllers = unreadable.or_note(Readable::DriverPods, controllers);
+        let mut node_services = unreadable.or_note(Readable::DriverPods, node_services);
+        let template = |template: &PodTemplateSpec, role: Role| role.is_run_by(template.spec.as_ref());
+        deployments.retain(|it| it.spec.as_ref().is_some_and(|it| template(&it.template, Role::Controller)));
+        daemon_sets.retain(|it| it.spec.as_ref().is_some_and(|it| template(&it.template, Role::Node)));
+        controllers.retain(|pod| Role::Controller.is_run_by(pod.spec.as_ref()));
+        node_services.retain(|pod| Role::Node.is_run_by(pod.spec.as_ref()));
         let installation = Installation::of(&deployments, &daemon_sets);
         let mountpoint_namespace = installation.as_ref().map(|it| it.mountpoint_namespace.clone());
         let mountpoint_namespace = mountpoint_namespace.unwrap_or_else(|| MOUNTPOINT_NAMESPACE.to_owned());
@@ -138,10 +144,10 @@ impl Observer {
             mountpoint_pods: unreadable
                 .or_note(Readable::MountpointPods, mountpoint_pods)
                 .iter()
-                .filter_map(MountpointFacts::of)
+                .filter_map(mountpoint_pod)
                 .collect(),
-            controllers: unreadable.or_note(Readable::DriverPods, controllers),
-            node_services: unreadable.or_note(Readable::DriverPods, node_services),
+            controllers,
+            node_services,
             nodes: unreadable.or_note(Readable::Nodes, nodes),
             csi_nodes: unreadable.or_note(Readable::CsiNodes, csi_nodes),
             csi_drivers: unreadable.or_note(Readable::CsiDrivers, csi_drivers),
@@ -153,14 +159,7 @@ impl Observer {
             secrets: BTreeMap::new(),
             unreadable: BTreeMap::new(),
         };
-        for (name, renamed) in needed(&snapshot, installation.as_ref()) {
-            let state = match self.secret(&name).await {
-                Ok(Some(secret)) => SecretState::of(&name, &secret, &renamed),
-                Ok(None) => SecretState::Missing,
-                Err(error) => SecretState::Unreadable(error),
-            };
-            snapshot.secrets.insert(name, state);
-        }
+        snapshot.secrets = secrets::states(client, secrets::needed(&snapshot, which)).await;
         snapshot.unreadable = unreadable.0;
         snapshot
     }
@@ -183,35 +182,12 @@ impl Observer {
         Ok(found)
     }
 
-    async fn secret(&self, name: &SecretName) -> Result<Option<Secret>, String> {
-        answer(Api::<Secret>::namespaced(self.client.clone(), &name.namespace).get_opt(&name.name)).await
-    }
-
-    /// The values of all Secrets with keys that the snapshot knows of, for the scrubber.
-    pub async fn secret_values(&self, snapshot: &Snapshot) -> Values {
-        let mut values = Vec::new();
-        for name in snapshot.secrets.keys() {
-            if let Ok(Some(secret)) = self.secret(name).await {
-                values.extend(secret::values(&secret));
-            }
-        }
-        Values(values)
-    }
-
     /// The certificate authorities that Mountpoint Pods trust, if they have their own.
     pub async fn authorities(&self, installation: &Installation) -> Option<String> {
         let maps = Api::<ConfigMap>::namespaced(self.client.clone(), &installation.mountpoint_namespace);
         let map = answer(maps.get_opt(installation.authorities.as_deref()?)).await.ok()??;
         map.data?.remove("ca-bundle.crt")
     }
-}
-
-/// The Secrets that workloads are going to need, and how their keys are renamed.
-fn needed(snapshot: &Snapshot, installation: Option<&Installation>) -> BTreeMap<SecretName, Renamed> {
-    let own = snapshot.volumes.iter().filter_map(|volume| volume.secret.clone());
-    let ours = snapshot.classes.iter().filter(|class| class.provisioner == DRIVER);
-    let own = own.chain(ours.flat_map(class::secrets)).map(|name| (name, Renamed::new()));
-    own.chain(installation.into_iter().flat_map(|installation| installation.keys.values().cloned())).collect()
 }
 
 #[derive(Default)]
@@ -231,28 +207,4 @@ where
     K: Clone + Debug + DeserializeOwned,
 {
     answer(api.list(&params)).await.map(|list| list.items)
-}
-
-/// With the API server's own words, and within a time.
-pub(crate) async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
-    match tokio::time::timeout(ANSWER_WITHIN, request).await {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(kube::Error::Api(status))) => Err(status.message.clone()),
-        Ok(Err(error)) => Err(causes(&error)),
-        Err(_) => Err(format!("no answer within {} s", ANSWER_WITHIN.as_secs())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_error_is_shown_with_its_causes() {
-        let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let error = kube::Error::Service(Box::new(std::io::Error::other(refused)));
-        let text = causes(&error);
-        assert!(text.contains("connection refused"), "{text}");
-        assert_eq!(text.matches("connection refused").count(), 1, "{text}");
-    }
 }

@@ -30,6 +30,4 @@ pub enum Readable {
     #[strum(serialize = "definition of attachments")]
     Definition,
     Events,
-    #[strum(serialize = "Secrets")]
-    Secrets,
 }

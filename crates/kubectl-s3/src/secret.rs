@@ -34,7 +34,7 @@ pub enum SecretState {
     Missing,
     /// Why it could not be read.
     Unreadable(String),
-    /// What the driver has against it.
+    /// Why the driver rejects it.
     Invalid(String),
     Usable,
 }

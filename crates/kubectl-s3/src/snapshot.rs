@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::attachment::MountpointS3PodAttachment;
+use contract::mountpoint_pod::MountpointPod;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolumeClaim, Pod};
@@ -10,10 +11,10 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::ResourceExt as _;
 
+use crate::installation::Installation;
 use crate::readable::Readable;
 use crate::secret::{SecretName, SecretState};
 use crate::volume::VolumeFacts;
-use crate::workload::MountpointFacts;
 
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
@@ -30,7 +31,7 @@ pub struct Snapshot {
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// Attachments that do not parse, with the parser's words.
     pub malformed_attachments: Vec<(String, String)>,
-    pub mountpoint_pods: Vec<MountpointFacts>,
+    pub mountpoint_pods: Vec<MountpointPod>,
     pub controllers: Vec<Pod>,
     pub node_services: Vec<Pod>,
     pub deployments: Vec<Deployment>,
@@ -47,6 +48,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Nothing, if there is none or it may not be read.
+    pub fn installation(&self) -> Option<Installation> {
+        Installation::of(&self.deployments, &self.daemon_sets)
+    }
+
     pub fn volume(&self, name: &str) -> Option<&VolumeFacts> {
         self.volumes.iter().find(|volume| volume.name == name)
     }
@@ -62,8 +68,8 @@ impl Snapshot {
         self.classes.iter().find(|class| class.name_any() == name)
     }
 
-    pub fn mountpoint_pod(&self, name: &str) -> Option<&MountpointFacts> {
-        self.mountpoint_pods.iter().find(|pod| pod.pod.name == name)
+    pub fn mountpoint_pod(&self, name: &str) -> Option<&MountpointPod> {
+        self.mountpoint_pods.iter().find(|pod| pod.name == name)
     }
 
     pub fn node(&self, name: &str) -> Option<&Node> {

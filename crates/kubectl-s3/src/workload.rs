@@ -5,24 +5,9 @@ use contract::slim::SlimPod;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodStatus};
 use kube::ResourceExt as _;
 
-/// A Mountpoint Pod as the driver sees it, and what only people ask for.
-#[derive(Clone, Debug)]
-pub struct MountpointFacts {
-    pub pod: MountpointPod,
-    pub image: String,
-    pub restarts: i32,
-}
-
-impl MountpointFacts {
-    /// Nothing for pods that are not the driver's.
-    pub fn of(pod: &Pod) -> Option<Self> {
-        let container = pod.spec.as_ref().and_then(|spec| spec.containers.first());
-        Some(Self {
-            pod: MountpointPod::of(&slim(pod)?)?,
-            image: container.and_then(|container| container.image.clone()).unwrap_or_default(),
-            restarts: statuses(pod).map(|status| status.restart_count).sum(),
-        })
-    }
+/// A Mountpoint Pod as the driver sees it; nothing for other pods.
+pub fn mountpoint_pod(pod: &Pod) -> Option<MountpointPod> {
+    MountpointPod::of(&slim(pod)?)
 }
 
 fn slim(pod: &Pod) -> Option<SlimPod> {

@@ -53,8 +53,7 @@ pub(super) fn attachments(snapshot: &Snapshot) -> Vec<Finding> {
             found.push(finding(Level::Warning, name, message).remedy(CHECK_CONTROLLER));
         }
     }
-    for facts in &snapshot.mountpoint_pods {
-        let pod = &facts.pod;
+    for pod in &snapshot.mountpoint_pods {
         let object = format!("{}/{}", snapshot.mountpoint_namespace, pod.name);
         let is_listed = listed.contains(pod.name.as_str());
         if !is_listed && pod.warm.is_none() && !pod.is_ending() && older(pod.created.as_ref(), SETTLES_WITHIN)
@@ -117,11 +116,11 @@ mod tests {
         assert!(young.is_empty(), "the controller may be about to act");
         let ready = found(|it| {
             it.attachments.clear();
-            it.mountpoint_pods[0].pod.warm = Some(Warm { node: "n".to_owned(), shape: String::new() });
+            it.mountpoint_pods[0].warm = Some(Warm { node: "n".to_owned(), shape: String::new() });
         });
         assert!(ready.is_empty(), "it waits for a volume");
         let mut draining = mountpoint_pod(&json!({"phase": "Running"}));
-        draining.pod.needs_unmount = true;
+        draining.needs_unmount = true;
         let stuck = found(|it| {
             it.attachments.clear();
             it.mountpoint_pods = vec![draining];

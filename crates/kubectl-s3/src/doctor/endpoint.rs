@@ -5,11 +5,12 @@ use jiff::SignedDuration;
 use super::finding::{Check, Finding, Level};
 use super::keys::needed_by;
 use crate::exec::Inside;
-use crate::installation::{Installation, Provisioning, Role};
+use crate::installation::{NODE_SERVICE, Provisioning, Role};
 use crate::self_check::Verdict;
 use crate::snapshot::Snapshot;
+use crate::workload::is_ready;
 
-/// S3 refuses requests that are a quarter of an hour off; drift that has come so far goes on.
+/// S3 refuses requests that are a quarter of an hour off; a clock that has drifted this far keeps drifting.
 const CLOCKS_DIFFER_BY: SignedDuration = SignedDuration::from_mins(5);
 
 const SKIPPED: &str = "nothing was run inside the driver's pods (--no-exec)";
@@ -18,7 +19,7 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
     let Some(inside) = inside else {
         return vec![Finding::new(Check::Endpoint, Level::Skipped, "", SKIPPED)];
     };
-    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let installation = snapshot.installation();
     let mut found = Vec::new();
     for role in [Role::Controller, Role::Node] {
         let mut of_role = inside.iter().filter(|inside| inside.role == role).peekable();
@@ -33,7 +34,17 @@ pub(super) fn endpoint(snapshot: &Snapshot, inside: Option<&[Inside]>) -> Vec<Fi
         };
         found.extend(of_role.flat_map(|inside| answered(inside, without_keys)));
     }
+    found.extend(unasked(snapshot, inside));
     found
+}
+
+/// An endpoint that serves some nodes may be closed to the others.
+fn unasked(snapshot: &Snapshot, inside: &[Inside]) -> Option<Finding> {
+    let asked = inside.iter().filter(|inside| inside.role == Role::Node).count();
+    let ready = snapshot.node_services.iter().filter(|pod| is_ready(pod)).count();
+    let message = format!("{asked} of {ready} node services were asked");
+    let finding = Finding::new(Check::Endpoint, Level::Info, NODE_SERVICE, message);
+    (0 < asked && asked < ready).then(|| finding.remedy("to ask more of them: --most-nodes"))
 }
 
 /// What one pod was answered. None is silent: that the endpoint serves one of them says nothing about the others.
@@ -49,7 +60,9 @@ fn answered(inside: &Inside, without_keys: Level) -> Vec<Finding> {
     let endpoint = &report.endpoint;
     if report.answers.is_empty() {
         let finding = finding(without_keys, &format!("has no keys of the driver; {endpoint} was not asked"));
-        return vec![finding.remedy("see `s3CredentialSecret` of the chart, and docs/credentials.md")];
+        return vec![finding.remedy(
+            "create the Secret that `s3CredentialSecret` of the chart names, or give the program an identity",
+        )];
     }
     let mut found = Vec::new();
     for answer in &report.answers {
@@ -82,7 +95,7 @@ fn remedy(verdict: Verdict) -> &'static str {
         Verdict::NoSuchBucket => "create the bucket, or correct `bucketName`",
         Verdict::Denied => "allow the driver's keys to list the bucket",
         Verdict::KeysRefused => "correct the keys in the driver's Secret, or its role",
-        Verdict::NoKeys => "correct the driver's identity: docs/credentials.md",
+        Verdict::NoKeys => "correct the driver's identity: its role, and who may assume it",
         Verdict::ClockSkew => "set the clock of the node",
         Verdict::WrongRegion => "correct `s3.region` of the chart",
         Verdict::Unreachable => {
@@ -117,7 +130,7 @@ mod tests {
     use super::*;
     use crate::doctor::{Examined, examine};
     use crate::self_check::{Answer, SelfReport};
-    use crate::why::scene::scene;
+    use crate::why::scene::{driver_pod, scene};
     use contract::names::DRIVER;
     use serde_json::json;
 
@@ -196,6 +209,21 @@ mod tests {
         assert_eq!(lines(&[of_controller]), [controller, unasked("s3-csi-node")]);
         assert_eq!(lines(&[of_node]), [unasked("s3-csi-controller"), node]);
         assert_eq!(lines(&[]), [unasked("s3-csi-controller"), unasked("s3-csi-node")]);
+    }
+
+    #[test]
+    fn nodes_that_were_not_asked_are_counted() {
+        let mut snapshot = scene();
+        let said = |snapshot: &Snapshot| -> Vec<(Level, String)> {
+            let inside = [Role::Controller, Role::Node].map(|role| of(role, &[Verdict::Accepted]));
+            let found = endpoint(snapshot, Some(&inside)).into_iter();
+            found.skip(2).map(|finding| (finding.level, finding.message)).collect()
+        };
+        assert_eq!(said(&snapshot), []);
+        snapshot.node_services.push(driver_pod("s3-csi-node-2", false));
+        assert_eq!(said(&snapshot), [], "it is not ready, and another check says so");
+        snapshot.node_services.push(driver_pod("s3-csi-node-3", true));
+        assert_eq!(said(&snapshot), [(Level::Info, "1 of 2 node services were asked".to_owned())]);
     }
 
     #[test]

@@ -9,14 +9,14 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{CustomResourceExt as _, ResourceExt as _};
 
 use super::finding::{Check, Finding, Level};
-use crate::installation::{CONTROLLER, Installation, NODE_SERVICE};
+use crate::installation::{CONTROLLER, NODE_SERVICE};
 use crate::snapshot::Snapshot;
 use crate::why::{is_node_ready, is_registered};
 use crate::workload::{self, chart_version, image, is_ready, start_failure};
 
 /// The controller may change the definition, but not create it.
-const CREATE: &str = "apply the chart's crds/mountpoints3podattachments.yaml; the controller only updates a definition that is \
-                      there";
+const CREATE: &str = "helm show crds CHART | kubectl apply --server-side --filename -; the controller only updates a \
+                      definition that is there";
 const UPDATE: &str = "restart the controller, which updates the definition at its start, and logs why if it cannot; if it is \
                       older than this plugin, upgrade the driver";
 
@@ -92,7 +92,7 @@ fn unready(check: Check, pods: &[Pod]) -> impl Iterator<Item = Finding> {
 pub(super) fn controller(snapshot: &Snapshot) -> Vec<Finding> {
     let Some(deployment) = snapshot.deployments.first() else {
         let finding = Finding::new(Check::Controller, Level::Error, CONTROLLER, "there is no controller");
-        return vec![finding.remedy("install the chart: charts/s3-csi")];
+        return vec![finding.remedy("install the chart s3-csi")];
     };
     let mut found: Vec<Finding> = unready(Check::Controller, &snapshot.controllers).collect();
     let ready = deployment.status.as_ref().and_then(|status| status.ready_replicas).unwrap_or(0);
@@ -112,11 +112,7 @@ pub(super) fn node_service(snapshot: &Snapshot) -> Vec<Finding> {
         Finding::new(Check::NodeService, Level::Error, object, message).remedy(remedy)
     };
     let Some(daemon_set) = snapshot.daemon_sets.first() else {
-        return vec![error(
-            NODE_SERVICE,
-            "there is no node service".to_owned(),
-            "install the chart: charts/s3-csi",
-        )];
+        return vec![error(NODE_SERVICE, "there is no node service".to_owned(), "install the chart s3-csi")];
     };
     let mut found: Vec<Finding> = unready(Check::NodeService, &snapshot.node_services).collect();
     let status = daemon_set.status.clone().unwrap_or_default();
@@ -167,12 +163,11 @@ pub(super) fn versions(snapshot: &Snapshot) -> Vec<Finding> {
                 .remedy("use the plugin of the driver's version"),
         );
     }
-    let older = snapshot.mountpoint_pods.iter().filter(|facts| !versions.contains(&facts.pod.driver_version));
+    let older = snapshot.mountpoint_pods.iter().filter(|pod| !versions.contains(&pod.driver_version));
     let older = older.filter(|_| !versions.is_empty() && !versions.contains("")).count();
     if older > 0 {
         let message = format!("{older} Mountpoint Pods are of another version than the driver");
-        let moves = Installation::of(&snapshot.deployments, &snapshot.daemon_sets)
-            .is_some_and(|installation| installation.moves_on_upgrade);
+        let moves = snapshot.installation().is_some_and(|installation| installation.moves_on_upgrade);
         let remedy = if moves {
             "nothing has to be done: their mounts move to pods of the driver's version, one after the other on each node; \
              those that cannot move (Linux before 6.9) stay until their workloads end"
@@ -200,7 +195,10 @@ mod tests {
     fn a_definition_is_compared_with_our_own() {
         let mut snapshot = scene();
         assert_eq!(levels(&definition(&snapshot)), [Level::Error]);
-        assert!(definition(&snapshot)[0].remedy.starts_with("apply"), "the controller does not create it");
+        assert!(
+            definition(&snapshot)[0].remedy.contains("kubectl apply"),
+            "the controller does not create it"
+        );
         snapshot.definition = Some(MountpointS3PodAttachment::crd());
         assert_eq!(definition(&snapshot), []);
         let mut outdated = MountpointS3PodAttachment::crd();
@@ -256,7 +254,7 @@ mod tests {
         snapshot.node_services.push(next);
         assert_eq!(versions(&snapshot)[0].level, Level::Warning);
         let mut old = mountpoint_pod(&json!({"phase": "Running"}));
-        old.pod.driver_version = "0.9.0".to_owned();
+        old.driver_version = "0.9.0".to_owned();
         snapshot.mountpoint_pods = vec![old];
         let moving = &versions(&snapshot)[2];
         assert!(moving.message.contains("1 Mountpoint Pods") && moving.remedy.contains("move to pods"));

@@ -18,7 +18,7 @@ pub(super) fn needed_by(snapshot: &Snapshot, installation: &Installation, role: 
 }
 
 pub(super) fn driver_keys(snapshot: &Snapshot) -> Vec<Finding> {
-    let Some(installation) = Installation::of(&snapshot.deployments, &snapshot.daemon_sets) else {
+    let Some(installation) = snapshot.installation() else {
         return Vec::new();
     };
     let mut programs: BTreeMap<&SecretName, Vec<Role>> = BTreeMap::new();
@@ -72,7 +72,8 @@ fn missing(
     let (programs, users): (Vec<&str>, Vec<String>) =
         needed.into_iter().map(|(role, users)| (role.program(), users)).unzip();
     let remedy = format!(
-        "create it with `access_key_id` and `secret_access_key`, or give {} an identity: docs/credentials.md",
+        "create it with `access_key_id` and `secret_access_key`, or give {} an identity: a role in the annotations of its \
+         service account, `podIdentity.eks.driver` or `instanceProfile.enabled` of the chart",
         programs.join(" and ")
     );
     let message = format!("does not exist, and {} need it", users.join(" and "));

@@ -45,7 +45,7 @@ pub(super) fn leftovers(snapshot: &Snapshot) -> Vec<Finding> {
     for other in
         snapshot.csi_drivers.iter().map(ResourceExt::name_any).filter(|name| OTHERS.contains(&name.as_str()))
     {
-        let message = "another S3 driver is installed as well: its volumes stay its own".to_owned();
+        let message = "another S3 driver is installed as well; it keeps serving its own volumes".to_owned();
         found.push(finding(Level::Info, other, message).remedy("uninstall it when no volume names it"));
     }
     for node in snapshot.nodes.iter().filter(|node| is_tainted(node)) {

@@ -5,7 +5,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 
 use super::finding::{Check, Finding, Level};
-use crate::observe::answer;
+use crate::answer::answer;
 
 /// One thing that an account has to be allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(super) fn denied(reviewed: Option<&Reviewed>) -> Vec<Finding> {
                 let remedy = if right.resource == "secrets" {
                     "a class names a Secret there: add the namespace to `provisioning.secretNamespaces` of the chart"
                 } else {
-                    "install the chart again, or give the account the rules in charts/s3-csi/rbac"
+                    "install the chart again, or give the account this right"
                 };
                 Finding::new(Check::Permissions, Level::Error, right.user.clone(), message).remedy(remedy)
             })

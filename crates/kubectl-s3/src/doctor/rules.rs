@@ -10,7 +10,7 @@ use crate::class;
 use crate::installation::{Installation, Provisioning, Role};
 use crate::snapshot::Snapshot;
 
-/// A file that the chart makes its roles of.
+/// A file from which the chart builds its roles.
 macro_rules! rules {
     ($file:literal) => {
         include_str!(concat!("../../../../charts/s3-csi/rbac/", $file, ".yaml"))

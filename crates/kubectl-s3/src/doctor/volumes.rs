@@ -5,23 +5,21 @@ use std::collections::BTreeMap;
 use contract::authentication::{AuthenticationError, AuthenticationSource};
 use contract::names::DRIVER;
 use contract::volume::VolumeError;
+use controller::provision::claims::claim::FINALIZER;
 use jiff::SignedDuration;
 use kube::ResourceExt as _;
 
 use super::finding::{Check, Finding, Level};
 use crate::class;
 use crate::events::{self, message, newest};
-use crate::installation::Installation;
 use crate::secret::SecretState;
 use crate::snapshot::Snapshot;
 
-/// The controller's mark on a claim whose bucket it makes.
-const PROVISIONING: &str = "s3.csi.scality.com/provisioning";
 /// A claim that is being deleted carries the mark for seconds.
 const CLEANS_UP_WITHIN: SignedDuration = SignedDuration::from_mins(10);
 
 pub(super) fn classes(snapshot: &Snapshot) -> Vec<Finding> {
-    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let installation = snapshot.installation();
     let mut found = Vec::new();
     for class in snapshot.classes.iter().filter(|class| class.provisioner == DRIVER) {
         let error = |message: String| Finding::new(Check::Classes, Level::Error, class.name_any(), message);
@@ -121,14 +119,14 @@ pub(super) fn claims(snapshot: &Snapshot) -> Vec<Finding> {
         }
         let deleted =
             claim.metadata.deletion_timestamp.as_ref().map(|time| snapshot.now.duration_since(time.0));
-        let marked = claim.finalizers().iter().any(|finalizer| finalizer == PROVISIONING);
+        let marked = claim.finalizers().iter().any(|finalizer| finalizer == FINALIZER);
         if marked && deleted.is_some_and(|since| since > CLEANS_UP_WITHIN) {
             let said = newest(&snapshot.events, about, &["ProvisioningCleanupFailed"])
                 .map(message)
                 .unwrap_or_default();
             let message = format!("is being deleted, and its bucket cannot be removed: {said}");
             let finding = Finding::new(Check::Claims, Level::Warning, object, message);
-            found.push(finding.remedy(format!("see docs/provisioning.md on the finalizer {PROVISIONING}")));
+            found.push(finding.remedy("allow the controller's keys to delete the bucket; without the driver, delete the bucket and remove the finalizer"));
         }
     }
     found
@@ -208,7 +206,7 @@ mod tests {
         snapshot.events = vec![event("PersistentVolumeClaim", "data", "ProvisioningFailed", "denied", 1)];
         assert_eq!(messages(&claims(&snapshot)), [(Level::Warning, "denied")]);
         let mut leaving = claim("Bound", "c");
-        leaving["metadata"]["finalizers"] = json!([PROVISIONING]);
+        leaving["metadata"]["finalizers"] = json!([FINALIZER]);
         leaving["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         snapshot.claims = vec![serde_json::from_value(leaving).unwrap()];
         assert_eq!(claims(&snapshot), [], "it has had two minutes");

@@ -1,20 +1,19 @@
 //! The first links: claim, class, volume.
 
 use contract::names::DRIVER;
+use controller::provision::claims::claim::PROVISIONER;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 
-use super::link::{Outcome, Stop};
+use super::link::Outcome;
 use super::subject::Subject;
 use crate::class::invalid;
 use crate::events::{self, message, newest};
-use crate::installation::{CONTROLLER, Installation};
+use crate::installation::CONTROLLER;
 use crate::readable::Readable;
 use crate::snapshot::Snapshot;
 use crate::workload::{is_ready, node};
 
-/// Written by the cluster on claims of every class.
-const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// Reasons of the cluster's binder.
 const UNBOUND: &[&str] = &["FailedBinding", "VolumeMismatch", "ProvisioningFailed"];
 
@@ -34,13 +33,13 @@ pub(super) fn claim(subject: Subject<'_>) -> Found<'_> {
     let (namespace, name) = (subject.namespace(), subject.claim);
     let Some(claim) = subject.snapshot.claim(&namespace, name) else {
         let outcome = if subject.snapshot.is_readable(Readable::Claims) {
-            Outcome::Stops(Stop {
-                object: name.to_owned(),
-                reason: "ClaimMissing".to_owned(),
-                message: format!("PersistentVolumeClaim {namespace}/{name} does not exist"),
-                remedy: "create it, or correct `claimName` of the pod".to_owned(),
-                command: format!("kubectl get pvc -n {namespace}"),
-            })
+            Outcome::stop(
+                name,
+                "ClaimMissing",
+                format!("PersistentVolumeClaim {namespace}/{name} does not exist"),
+                "create it, or correct `claimName` of the pod",
+                format!("kubectl get pvc -n {namespace}"),
+            )
         } else {
             Outcome::unknown(name, "not readable")
         };
@@ -48,13 +47,13 @@ pub(super) fn claim(subject: Subject<'_>) -> Found<'_> {
     };
     let phase = claim.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default();
     let outcome = match phase.as_str() {
-        "Lost" => Outcome::Stops(Stop {
-            object: name.to_owned(),
-            reason: "ClaimLost".to_owned(),
-            message: format!("PersistentVolumeClaim {namespace}/{name} has lost its PersistentVolume"),
-            remedy: "restore the PersistentVolume, or create the claim anew".to_owned(),
-            command: format!("kubectl describe pvc -n {namespace} {name}"),
-        }),
+        "Lost" => Outcome::stop(
+            name,
+            "ClaimLost",
+            format!("PersistentVolumeClaim {namespace}/{name} has lost its PersistentVolume"),
+            "restore the PersistentVolume, or create the claim anew",
+            format!("kubectl describe pvc -n {namespace} {name}"),
+        ),
         _ => Outcome::pass(name, phase),
     };
     Found { claim: Some(claim), outcome }
@@ -68,7 +67,9 @@ pub(super) fn volume_name(claim: &PersistentVolumeClaim) -> Option<String> {
 
 /// The claim says who made its volume, also to those who may read neither volumes nor classes.
 pub(super) fn is_of_foreign_provisioner(claim: &PersistentVolumeClaim) -> bool {
-    claim.annotations().get(PROVISIONER).is_some_and(|provisioner| provisioner != DRIVER)
+    PROVISIONER
+        .iter()
+        .any(|key| claim.annotations().get(*key).is_some_and(|provisioner| provisioner != DRIVER))
 }
 
 /// A class that is another driver's. One that is missing may be of any driver.
@@ -80,29 +81,26 @@ pub(super) fn is_foreign_class(snapshot: &Snapshot, name: &str) -> bool {
 pub(super) fn class(snapshot: &Snapshot, name: &str, is_bound: bool) -> Outcome {
     let Some(class) = snapshot.class(name) else {
         return match (is_bound, snapshot.is_readable(Readable::Classes)) {
-            (true, _) => Outcome::pass(name, "does not exist; the claim is bound all the same"),
+            (true, _) => Outcome::pass(name, "does not exist, but the claim is already bound"),
             (false, false) => Outcome::unknown(name, "not readable"),
-            (false, true) => Outcome::Stops(Stop {
-                object: name.to_owned(),
-                reason: "StorageClassMissing".to_owned(),
-                message: format!("StorageClass {name} does not exist"),
-                remedy:
-                    "create it, or correct `storageClassName` of the claim; for a static volume it is \"\""
-                        .to_owned(),
-                command: "kubectl get storageclass".to_owned(),
-            }),
+            (false, true) => Outcome::stop(
+                name,
+                "StorageClassMissing",
+                format!("StorageClass {name} does not exist"),
+                "create it, or correct `storageClassName` of the claim; for a static volume it is \"\"",
+                "kubectl get storageclass",
+            ),
         };
     };
-    let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+    let installation = snapshot.installation();
     match invalid(class, installation.as_ref()) {
-        Some(error) if !is_bound => Outcome::Stops(Stop {
-            object: name.to_owned(),
-            reason: "InvalidStorageClass".to_owned(),
-            message: format!("StorageClass {name}: {error}"),
-            remedy: "correct the class: parameters cannot be edited, so delete it and create it anew"
-                .to_owned(),
-            command: format!("kubectl get storageclass {name} -o yaml"),
-        }),
+        Some(error) if !is_bound => Outcome::stop(
+            name,
+            "InvalidStorageClass",
+            format!("StorageClass {name}: {error}"),
+            "correct the class: parameters cannot be edited, so delete it and create it anew",
+            format!("kubectl get storageclass {name} -o yaml"),
+        ),
         Some(error) => Outcome::pass(name, error),
         None => Outcome::pass(name, String::new()),
     }
@@ -113,27 +111,25 @@ pub(super) fn volume(subject: Subject<'_>, bound: Option<&str>, class: Option<&s
     let Some(name) = bound else { return unbound(subject, class) };
     let Some(volume) = snapshot.volume(name) else {
         return if snapshot.is_readable(Readable::Volumes) {
-            Outcome::Stops(Stop {
-                object: name.to_owned(),
-                reason: "PersistentVolumeMissing".to_owned(),
-                message: format!("PersistentVolume {name} does not exist"),
-                remedy: "restore it, or create claim and pod anew".to_owned(),
-                command: format!("kubectl describe pvc -n {} {}", subject.namespace(), subject.claim),
-            })
+            Outcome::stop(
+                name,
+                "PersistentVolumeMissing",
+                format!("PersistentVolume {name} does not exist"),
+                "restore it, or create claim and pod anew",
+                format!("kubectl describe pvc -n {} {}", subject.namespace(), subject.claim),
+            )
         } else {
             Outcome::unknown(name, "not readable")
         };
     };
     match &volume.meaning {
-        Err(error) => Outcome::Stops(Stop {
-            object: name.to_owned(),
-            reason: "InvalidVolumeAttributes".to_owned(),
-            message: format!("PersistentVolume {name}: {error}"),
-            remedy:
-                "correct it; `mountOptions` can be edited, `volumeAttributes` cannot: create the volume anew"
-                    .to_owned(),
-            command: format!("kubectl get pv {name} -o yaml"),
-        }),
+        Err(error) => Outcome::stop(
+            name,
+            "InvalidVolumeAttributes",
+            format!("PersistentVolume {name}: {error}"),
+            "correct it; `mountOptions` can be edited, `volumeAttributes` cannot: create the volume anew",
+            format!("kubectl get pv {name} -o yaml"),
+        ),
         Ok(meaning) => {
             let mut note = format!("bucket {}", volume.bucket);
             if !meaning.ignored.is_empty() {
@@ -146,10 +142,6 @@ pub(super) fn volume(subject: Subject<'_>, bound: Option<&str>, class: Option<&s
 
 fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
     let (snapshot, namespace, name) = (subject.snapshot, subject.namespace(), subject.claim);
-    let stop = |reason: &str, message: String, remedy: &str, command: String| {
-        let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
-        Outcome::Stops(Stop { object: String::new(), reason, message, remedy, command })
-    };
     if snapshot.claim(&namespace, name).is_none() {
         return Outcome::unknown("", "the claim is not readable");
     }
@@ -158,9 +150,10 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
         events::Subject { kind: "PersistentVolumeClaim", namespace: Some(&namespace), name, uid: None };
     let newest_event = newest(&snapshot.events, about, UNBOUND);
     if let Some(event) = newest_event.filter(|event| event.reason.as_deref() == Some("ProvisioningFailed")) {
-        return stop(
+        return Outcome::stop(
+            "",
             "ProvisioningFailed",
-            message(event).to_owned(),
+            message(event),
             "do what the message says; the controller tries again by itself, within a minute",
             describe,
         );
@@ -170,19 +163,22 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
         let mine = (namespace.clone(), name.to_owned());
         let reserved = snapshot.volumes.iter().find(|volume| volume.claim.as_ref() == Some(&mine));
         return match (newest_event, reserved) {
-            (Some(event), _) => stop(
+            (Some(event), _) => Outcome::stop(
+                "",
                 "ClaimUnbound",
                 format!("the claim is not bound: {}", message(event)),
                 "make `storageClassName`, `accessModes`, capacity and `claimRef` of volume and claim fit each other",
                 describe,
             ),
-            (None, Some(volume)) => stop(
+            (None, Some(volume)) => Outcome::stop(
+                "",
                 "ClaimUnbound",
                 format!("PersistentVolume {} is reserved for the claim, and they are not bound", volume.name),
                 "make `storageClassName`, `accessModes` and capacity of volume and claim fit each other",
                 format!("kubectl describe pv {}", volume.name),
             ),
-            (None, None) => stop(
+            (None, None) => Outcome::stop(
+                "",
                 "ClaimUnbound",
                 format!("no PersistentVolume is there for claim {namespace}/{name}"),
                 "create a PersistentVolume whose `claimRef` names the claim, or give the claim a StorageClass of this driver",
@@ -192,19 +188,21 @@ fn unbound(subject: Subject<'_>, class: Option<&str>) -> Outcome {
     };
     let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
     if waits && node(subject.pod).is_none() {
-        return Outcome::pass("", "is made when the pod has been scheduled");
+        return Outcome::pass("", "is created once the pod is scheduled");
     }
     if snapshot.is_readable(Readable::DriverPods) && !snapshot.controllers.iter().any(is_ready) {
-        return stop(
+        return Outcome::stop(
+            "",
             "ControllerNotRunning",
-            "no controller of the driver is ready, so that nothing makes a bucket for the claim".to_owned(),
+            "no controller of the driver is ready, so no bucket is created for the claim",
             "start the controller",
             format!("kubectl get pods -A -l app={CONTROLLER}"),
         );
     }
-    stop(
+    Outcome::stop(
+        "",
         "ProvisioningPending",
-        "the claim has no volume yet, and no event says why".to_owned(),
+        "the claim has no volume yet, and no event says why",
         "wait a few seconds; if this persists, check the controller's logs",
         subject.controller_logs(),
     )

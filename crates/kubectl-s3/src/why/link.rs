@@ -74,6 +74,32 @@ pub(crate) struct Stop {
     pub(crate) command: String,
 }
 
+impl Outcome {
+    pub(crate) fn pass(object: impl Into<String>, note: impl Into<String>) -> Self {
+        Self::Passes { object: object.into(), note: note.into() }
+    }
+
+    pub(crate) fn stop(
+        object: impl Into<String>,
+        reason: impl Into<String>,
+        message: impl Into<String>,
+        remedy: impl Into<String>,
+        command: impl Into<String>,
+    ) -> Self {
+        Self::Stops(Stop {
+            object: object.into(),
+            reason: reason.into(),
+            message: message.into(),
+            remedy: remedy.into(),
+            command: command.into(),
+        })
+    }
+
+    pub(crate) fn unknown(object: impl Into<String>, note: impl Into<String>) -> Self {
+        Self::Unknown { object: object.into(), note: note.into() }
+    }
+}
+
 /// Takes the outcomes in order. The first that stops is the cause; what comes after it is not reached.
 pub(crate) struct Walk {
     pub(crate) links: Vec<Link>,

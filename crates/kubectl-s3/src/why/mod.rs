@@ -4,6 +4,8 @@ mod claim;
 mod link;
 mod placement;
 #[cfg(test)]
+mod placement_tests;
+#[cfg(test)]
 pub(crate) mod scene;
 mod serving;
 #[cfg(test)]
@@ -17,8 +19,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde::Serialize;
 
+use link::Walk;
 pub use link::{Cause, Link, State, Step};
-use link::{Outcome, Walk};
 pub(crate) use placement::{is_node_ready, is_registered};
 pub(crate) use serving::unhealthy;
 use subject::Subject;
@@ -115,14 +117,4 @@ fn own_failure(pod: &Pod) -> Option<Cause> {
         remedy: "this is not about its volumes: correct the pod, its image or its configuration".to_owned(),
         command: format!("kubectl describe pod -n {namespace} {name}"),
     })
-}
-
-impl Outcome {
-    pub(crate) fn pass(object: impl Into<String>, note: impl Into<String>) -> Self {
-        Self::Passes { object: object.into(), note: note.into() }
-    }
-
-    pub(crate) fn unknown(object: impl Into<String>, note: impl Into<String>) -> Self {
-        Self::Unknown { object: object.into(), note: note.into() }
-    }
 }

@@ -1,14 +1,14 @@
 //! The links in between: keys, node, node service.
 
 use contract::authentication::AuthenticationSource;
-use contract::names::DRIVER;
+use contract::names::{DRIVER, HEADROOM_GATE};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt as _;
 
-use super::link::{Outcome, Stop};
+use super::link::Outcome;
 use super::subject::Subject;
-use crate::installation::{Installation, NODE_SERVICE, Role};
+use crate::installation::{NODE_SERVICE, Role};
 use crate::readable::Readable;
 use crate::secret::{SecretName, SecretState};
 use crate::snapshot::Snapshot;
@@ -27,7 +27,7 @@ pub(super) fn keys(snapshot: &Snapshot, volume: &VolumeFacts) -> Outcome {
         }
         (AuthenticationSource::Secret, None) => Outcome::unknown("", "no Secret is named"),
         (AuthenticationSource::Driver, _) => {
-            let installation = Installation::of(&snapshot.deployments, &snapshot.daemon_sets);
+            let installation = snapshot.installation();
             // The node service's are those that mount.
             let has_identity = installation.as_ref().is_some_and(|it| it.identities.contains(&Role::Node));
             match installation.as_ref().and_then(|it| it.keys.get(&Role::Node)) {
@@ -45,9 +45,9 @@ pub(super) fn keys(snapshot: &Snapshot, volume: &VolumeFacts) -> Outcome {
 
 fn secret(snapshot: &Snapshot, name: &SecretName, whose: &str, field: &str) -> Outcome {
     let SecretName { namespace, name: short } = name;
-    let stop = |reason: &str, message: String, remedy: String| {
+    let stop = |reason, message, remedy| {
         let command = format!("kubectl describe secret -n {namespace} {short}");
-        Outcome::Stops(Stop { object: name.to_string(), reason: reason.to_owned(), message, remedy, command })
+        Outcome::stop(name.to_string(), reason, message, remedy, command)
     };
     match snapshot.secrets.get(name) {
         Some(SecretState::Usable) => Outcome::pass(name.to_string(), format!("keys of {whose}")),
@@ -67,36 +67,61 @@ fn secret(snapshot: &Snapshot, name: &SecretName, whose: &str, field: &str) -> O
 
 pub(super) fn node(subject: Subject<'_>) -> Outcome {
     let pod = subject.pod;
-    let describe = format!("kubectl describe pod -n {} {}", subject.namespace(), pod.name_any());
     let Some(name) = workload::node(pod) else {
+        if let Some(stop) = gated(subject) {
+            return stop;
+        }
         let (_, reason, message) = condition(pod, "PodScheduled").unwrap_or_default();
         let reason = if reason.is_empty() { "Unscheduled" } else { reason };
-        return Outcome::Stops(Stop {
-            object: String::new(),
-            reason: reason.to_owned(),
-            message: format!("the pod has no node yet: {message}"),
-            remedy: "make room, or correct what the scheduler names".to_owned(),
-            command: describe,
-        });
+        return Outcome::stop(
+            "",
+            reason,
+            format!("the pod has no node yet: {message}"),
+            "make room, or correct what the scheduler names",
+            subject.describe_pod(),
+        );
     };
     match subject.snapshot.node(name) {
         None if !subject.snapshot.is_readable(Readable::Nodes) => Outcome::unknown(name, "not readable"),
-        None => Outcome::Stops(Stop {
-            object: name.to_owned(),
-            reason: "NodeMissing".to_owned(),
-            message: format!("node {name} does not exist"),
-            remedy: "delete the pod, so that it is scheduled again".to_owned(),
-            command: "kubectl get nodes".to_owned(),
-        }),
-        Some(node) if !is_node_ready(node) => Outcome::Stops(Stop {
-            object: name.to_owned(),
-            reason: "NodeNotReady".to_owned(),
-            message: format!("node {name} is not ready"),
-            remedy: "its kubelet does not report: repair the node, or move the pod".to_owned(),
-            command: format!("kubectl describe node {name}"),
-        }),
+        None => Outcome::stop(
+            name,
+            "NodeMissing",
+            format!("node {name} does not exist"),
+            "delete the pod, so that it is scheduled again",
+            "kubectl get nodes",
+        ),
+        Some(node) if !is_node_ready(node) => Outcome::stop(
+            name,
+            "NodeNotReady",
+            format!("node {name} is not ready"),
+            "its kubelet does not report: repair the node, or move the pod",
+            format!("kubectl describe node {name}"),
+        ),
         Some(_) => Outcome::pass(name, "ready"),
     }
+}
+
+/// The scheduler does not look for a node before all gates are removed.
+fn gated(subject: Subject<'_>) -> Option<Outcome> {
+    let gates = subject.pod.spec.as_ref()?.scheduling_gates.as_ref()?;
+    let gates: Vec<&str> = gates.iter().map(|gate| gate.name.as_str()).collect();
+    let is_on = subject.snapshot.installation().is_some_and(|it| it.reserves_room);
+    let (remedy, command) = match gates.contains(&HEADROOM_GATE) {
+        _ if gates.is_empty() => return None,
+        true if is_on => (
+            "the controller removes its gate when all claims of the pod are bound; if they are, check its logs",
+            subject.controller_logs(),
+        ),
+        true => (
+            "the controller removes its gate only if `mountpointPod.reserveHeadroom` of the chart is true: set it, or remove \
+             the gate from the pod",
+            subject.describe_pod(),
+        ),
+        false => ("whatever added the gates has to remove them", subject.describe_pod()),
+    };
+    let message =
+        format!("the pod is not scheduled before its scheduling gates are removed: {}", gates.join(", "));
+    Some(Outcome::stop("", "SchedulingGated", message, remedy, command))
 }
 
 pub(crate) fn is_node_ready(node: &Node) -> bool {
@@ -117,36 +142,35 @@ pub(super) fn node_service(subject: Subject<'_>) -> Outcome {
     }
     let on_node = |pod: &&Pod| workload::node(pod) == Some(node);
     let Some(pod) = snapshot.node_services.iter().find(on_node) else {
-        return Outcome::Stops(Stop {
-            object: String::new(),
-            reason: "NodeServiceMissing".to_owned(),
-            message: format!("no node service of the driver runs on node {node}"),
-            remedy: "let its DaemonSet onto the node: `node.tolerations`, `node.nodeSelector` and `node.affinity` of the chart"
-                .to_owned(),
-            command: format!("kubectl get daemonset -A --field-selector metadata.name={NODE_SERVICE}"),
-        });
+        return Outcome::stop(
+            "",
+            "NodeServiceMissing",
+            format!("no node service of the driver runs on node {node}"),
+            "let its DaemonSet onto the node: `node.tolerations`, `node.nodeSelector` and `node.affinity` of the chart",
+            format!("kubectl get daemonset -A --field-selector metadata.name={NODE_SERVICE}"),
+        );
     };
     let (name, namespace) = (pod.name_any(), pod.namespace().unwrap_or_default());
     if !is_ready(pod) {
         let why =
             start_failure(pod).map_or_else(|| "it is not ready".to_owned(), |failure| failure.to_string());
-        return Outcome::Stops(Stop {
-            object: name.clone(),
-            reason: "NodeServiceNotReady".to_owned(),
-            message: format!("the node service {namespace}/{name} on node {node} does not work: {why}"),
-            remedy: "see its log; mounts that are there stay, new ones wait".to_owned(),
-            command: format!("kubectl logs -n {namespace} {name}"),
-        });
+        return Outcome::stop(
+            name.clone(),
+            "NodeServiceNotReady",
+            format!("the node service {namespace}/{name} on node {node} does not work: {why}"),
+            "see its log; existing mounts keep working, new ones wait",
+            format!("kubectl logs -n {namespace} {name}"),
+        );
     }
     let registered = snapshot.csi_nodes.iter().find(|it| it.name_any() == node).is_some_and(is_registered);
     if !registered && snapshot.is_readable(Readable::CsiNodes) {
-        return Outcome::Stops(Stop {
-            object: name.clone(),
-            reason: "DriverNotRegistered".to_owned(),
-            message: format!("the driver {DRIVER} is not registered with the kubelet of node {node}"),
-            remedy: "check `node.kubeletPath` of the chart, and the log of the node service".to_owned(),
-            command: format!("kubectl logs -n {namespace} {name}"),
-        });
+        return Outcome::stop(
+            name.clone(),
+            "DriverNotRegistered",
+            format!("the driver {DRIVER} is not registered with the kubelet of node {node}"),
+            "check `node.kubeletPath` of the chart, and the log of the node service",
+            format!("kubectl logs -n {namespace} {name}"),
+        );
     }
     Outcome::pass(name, "ready, registered with the kubelet")
 }

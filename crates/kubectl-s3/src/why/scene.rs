@@ -1,6 +1,7 @@
 //! A cluster in which everything is well, for tests to break.
 
 use contract::attachment::MountpointS3PodAttachment;
+use contract::mountpoint_pod::MountpointPod;
 use contract::names::{DRIVER, annotation, label};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -10,8 +11,7 @@ use crate::installation::tests::{daemon_set, deployment};
 use crate::secret::{SecretName, SecretState};
 use crate::snapshot::Snapshot;
 use crate::volume::tests::volume;
-use crate::workload::MountpointFacts;
-use crate::workload::tests::pod;
+use crate::workload::{self, tests::pod};
 
 /// The workload, when its volumes are mounted.
 pub(crate) fn running() -> Pod {
@@ -31,7 +31,7 @@ pub(crate) fn driver_pod(name: &str, ready: bool) -> Pod {
     .unwrap()
 }
 
-pub(crate) fn mountpoint_pod(status: &Value) -> MountpointFacts {
+pub(crate) fn mountpoint_pod(status: &Value) -> MountpointPod {
     let pod = json!({
         "metadata": {
             "name": "mp-1", "namespace": "mounts", "uid": "m", "labels": {label::DRIVER_VERSION: "1.0.0"},
@@ -41,7 +41,7 @@ pub(crate) fn mountpoint_pod(status: &Value) -> MountpointFacts {
         "spec": {"nodeName": "n", "containers": [{"name": "mountpoint", "image": "s3-csi/mounter:1.0.0"}]},
         "status": status,
     });
-    MountpointFacts::of(&serde_json::from_value(pod).unwrap()).unwrap()
+    workload::mountpoint_pod(&serde_json::from_value(pod).unwrap()).unwrap()
 }
 
 pub(crate) fn attachment(conditions: &Value) -> MountpointS3PodAttachment {

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Event;
 use kube::ResourceExt as _;
 
-use super::link::{Outcome, Stop};
+use super::link::Outcome;
 use super::subject::Subject;
 use crate::events::{self, MountFailure, last_seen, message, mount_failure, newest};
 use crate::installation::CONTROLLER;
@@ -36,11 +36,11 @@ const UNSERVED: &[Reason] = &[
 /// The controller repeats these Events every ten minutes while they are true.
 const TRUE_FOR: SignedDuration = SignedDuration::from_mins(11);
 
-/// The one that `choose` takes of the Events, about the pod.
-fn about_pod<'a>(
+/// What `choose` takes of the Events, about the pod.
+fn about_pod<'a, T>(
     subject: Subject<'a>,
-    choose: impl FnOnce(&'a [Event], events::Subject<'_>) -> Option<&'a Event>,
-) -> Option<&'a Event> {
+    choose: impl FnOnce(&'a [Event], events::Subject<'_>) -> Option<T>,
+) -> Option<T> {
     let (namespace, name, uid) = (subject.namespace(), subject.pod.name_any(), subject.pod.uid());
     let about =
         events::Subject { kind: "Pod", namespace: Some(&namespace), name: &name, uid: uid.as_deref() };
@@ -57,17 +57,17 @@ fn reported(subject: Subject<'_>, reasons: &[Reason]) -> Option<Outcome> {
     let event = newest_on_pod(subject, &names)?;
     let is_true = subject.snapshot.now.duration_since(last_seen(event)) < TRUE_FOR;
     is_true.then(|| {
-        Outcome::Stops(Stop {
-            object: String::new(),
-            reason: event.reason.clone().unwrap_or_default(),
-            message: message(event).to_owned(),
-            remedy: "do what the message says".to_owned(),
-            command: format!("kubectl describe pod -n {} {}", subject.namespace(), subject.pod.name_any()),
-        })
+        Outcome::stop(
+            "",
+            event.reason.clone().unwrap_or_default(),
+            message(event),
+            "do what the message says",
+            subject.describe_pod(),
+        )
     })
 }
 
-/// What the attachment's condition has against its Mountpoint Pods.
+/// Why the attachment's condition rejects its Mountpoint Pods.
 pub(crate) fn unhealthy(attachment: &MountpointS3PodAttachment) -> Option<(&str, &str)> {
     let conditions = attachment.status.iter().flat_map(|status| &status.conditions);
     let mut wrong =
@@ -100,18 +100,15 @@ pub(super) fn attachment(
     if volume.is_none() {
         return Outcome::unknown("", "");
     }
-    let stop = |reason: &str, message: String, remedy: &str, command: String| {
-        let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
-        Outcome::Stops(Stop { object: String::new(), reason, message, remedy, command })
-    };
     if snapshot.is_readable(Readable::DriverPods) && !snapshot.controllers.iter().any(is_ready) {
-        let message = "no controller of the driver is ready, so that the pod is not attached".to_owned();
+        let message = "no controller of the driver is ready, so the pod is not attached";
         let pods = format!("kubectl get pods -A -l app={CONTROLLER}");
-        return stop("ControllerNotRunning", message, "start the controller", pods);
+        return Outcome::stop("", "ControllerNotRunning", message, "start the controller", pods);
     }
-    stop(
+    Outcome::stop(
+        "",
         "AttachmentPending",
-        "the controller has not attached the pod yet".to_owned(),
+        "the controller has not attached the pod yet",
         "wait a few seconds; if this persists, check the controller's logs",
         subject.controller_logs(),
     )
@@ -131,24 +128,19 @@ pub(super) fn mountpoint_pod(
     };
     let namespace = &snapshot.mountpoint_namespace;
     let describe = format!("kubectl describe pod -n {namespace} {name}");
-    let stop = |reason: &str, message: String, remedy: &str, command: String| {
-        let (reason, remedy) = (reason.to_owned(), remedy.to_owned());
-        Outcome::Stops(Stop { object: name.to_owned(), reason, message, remedy, command })
-    };
     let unhealthy = unhealthy(attachment);
-    let Some(facts) = snapshot.mountpoint_pod(name) else {
+    let Some(pod) = snapshot.mountpoint_pod(name) else {
         if let Some((reason, message)) = unhealthy {
             let command = format!("kubectl describe s3pa {}", attachment.name_any());
-            return stop(reason, message.to_owned(), "do what the message says", command);
+            return Outcome::stop(name, reason, message, "do what the message says", command);
         }
         if !snapshot.is_readable(Readable::MountpointPods) {
             return Outcome::unknown(name, "not readable");
         }
         let message = format!("Mountpoint Pod {namespace}/{name} does not exist yet");
         let remedy = "wait a few seconds; if this persists, check the controller's logs";
-        return stop("MountpointPodMissing", message, remedy, subject.controller_logs());
+        return Outcome::stop(name, "MountpointPodMissing", message, remedy, subject.controller_logs());
     };
-    let pod = &facts.pod;
     if let Some(failure) = &pod.start_failure {
         let reason = Reason::from(failure);
         let message = format!("Mountpoint Pod {namespace}/{name} does not start: {failure}");
@@ -156,7 +148,7 @@ pub(super) fn mountpoint_pod(
             Reason::MountpointPodCrashing => format!("kubectl logs -n {namespace} {name} --previous"),
             _ => describe,
         };
-        return stop(reason.into(), message, remedy(reason), command);
+        return Outcome::stop(name, <&str>::from(reason), message, remedy(reason), command);
     }
     let note = format!("version {}", pod.driver_version);
     match pod.phase {
@@ -165,7 +157,7 @@ pub(super) fn mountpoint_pod(
         _ if subject.is_mounted() => Outcome::pass(name, "starting"),
         _ => {
             let message = format!("Mountpoint Pod {namespace}/{name} is starting");
-            stop("MountpointPodStarting", message, "wait; it takes a second or two", describe)
+            Outcome::stop(name, "MountpointPodStarting", message, "wait; it takes a second or two", describe)
         }
     }
 }
@@ -193,13 +185,10 @@ pub(super) fn mount(
     let uid = subject.pod.uid().unwrap_or_default();
     let pod = attachment.and_then(|attachment| attachment.spec.mountpoint_pod_of(&uid)).unwrap_or_default();
     let logs = match pod {
-        "" => format!("kubectl describe pod -n {} {}", subject.namespace(), subject.pod.name_any()),
+        "" => subject.describe_pod(),
         pod => format!("kubectl logs -n {} {pod}", subject.snapshot.mountpoint_namespace),
     };
     let name = name.unwrap_or_default();
-    let stop = |reason: &str, message: String, remedy: String, command: String| {
-        Outcome::Stops(Stop { object: name.to_owned(), reason: reason.to_owned(), message, remedy, command })
-    };
     if subject.is_mounted() {
         return match about_pod(subject, events::mount_trouble) {
             Some(event) => {
@@ -207,29 +196,29 @@ pub(super) fn mount(
                 let remedy = match reason {
                     mount_event::KEYS_EXPIRED => {
                         "do what the message says; the mount process gets new keys by itself within a minute, and no \
-                         container must be restarted"
+                         container needs a restart"
                     }
                     _ => {
                         "the node service mounts it again by itself; a container without `mountPropagation: \
                          HostToContainer` must be restarted to see it"
                     }
                 };
-                stop(reason, message(event).to_owned(), remedy.to_owned(), logs)
+                Outcome::stop(name, reason, message(event), remedy, logs)
             }
             None => Outcome::pass(name, "mounted"),
         };
     }
-    let failed = newest_on_pod(subject, &["FailedMount"]);
-    match failed.and_then(|event| mount_failure(message(event), name)) {
+    match about_pod(subject, |all, about| mount_failure(all, about, name)) {
         Some(failure) => {
             let (remedy, command) = advice(&failure, name, subject.snapshot.volume(name), &logs);
-            stop("FailedMount", failure.message, remedy, command)
+            Outcome::stop(name, "FailedMount", failure.message, remedy, command)
         }
-        None => stop(
+        None => Outcome::stop(
+            name,
             "MountPending",
-            "the kubelet has not mounted the volume yet, and no event says why".to_owned(),
-            "wait a few seconds; the kubelet tries again with growing pauses of up to two minutes".to_owned(),
-            format!("kubectl describe pod -n {} {}", subject.namespace(), subject.pod.name_any()),
+            "the kubelet has not mounted the volume yet, and no event says why",
+            "wait a few seconds; the kubelet tries again with increasing delays of up to two minutes",
+            subject.describe_pod(),
         ),
     }
 }

@@ -73,6 +73,12 @@ fn mounts_stop_the_chain() {
         stops(failed(code, "said"), Step::Mount, "FailedMount", word);
     }
     stops(|_| {}, Step::Mount, "MountPending", "kubelet");
+    let another_too = |it: &mut Snapshot| {
+        failed("NotFound", "said")(it);
+        let text = "MountVolume.SetUp failed for volume \"pv2\" : rpc error: code = Internal desc = of another volume";
+        it.events.push(event("Pod", "web", "FailedMount", text, 2));
+    };
+    stops(another_too, Step::Mount, "FailedMount", "create bucket bucket");
     let lost = |it: &mut Snapshot| {
         it.pods = vec![running()];
         it.events = vec![event("Pod", "web", "BucketMountLost", "the process is gone", 1)];

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 
-use crate::installation::{CONTROLLER, Installation};
+use crate::installation::CONTROLLER;
 use crate::snapshot::Snapshot;
 use crate::workload::has_volumes;
 
@@ -19,11 +19,14 @@ impl Subject<'_> {
         self.pod.namespace().unwrap_or_default()
     }
 
+    pub(super) fn describe_pod(self) -> String {
+        format!("kubectl describe pod -n {} {}", self.namespace(), self.pod.name_any())
+    }
+
     /// `kubectl logs` takes one namespace, which is the release's.
     pub(super) fn controller_logs(self) -> String {
-        let Snapshot { deployments, daemon_sets, controllers, .. } = self.snapshot;
-        let installed = Installation::of(deployments, daemon_sets).map(|it| it.namespace);
-        match installed.or_else(|| controllers.first()?.namespace()) {
+        let installed = self.snapshot.installation().map(|it| it.namespace);
+        match installed.or_else(|| self.snapshot.controllers.first()?.namespace()) {
             // All replicas, because only the leader says something. With a selector, kubectl shows ten lines of each.
             Some(namespace) => {
                 format!("kubectl logs -n {namespace} -l app={CONTROLLER} --prefix --tail=200")

@@ -1,9 +1,9 @@
-//! A table of everything that can stop a chain; of its last links: `serving_tests.rs`.
+//! A table of everything that can stop a chain; of its later links: `placement_tests.rs` and `serving_tests.rs`.
 
 use contract::names::DRIVER;
 use serde_json::{Value, json};
 
-use super::scene::{claim, driver_pod, running, scene};
+use super::scene::{claim, running, scene};
 use super::*;
 use crate::events::tests::event;
 use crate::readable::Readable;
@@ -46,7 +46,7 @@ fn can_run(command: &str) {
     assert!(words.iter().all(|word| !word.is_empty()), "{command}");
 }
 
-fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
+pub(super) fn from<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
@@ -154,22 +154,6 @@ fn keys_stop_the_chain() {
         it.attachments.clear();
     };
     stops(hidden, Step::Attachment, "ControllerNotRunning", "controller");
-}
-
-#[test]
-fn nodes_stop_the_chain() {
-    let unscheduled = |it: &mut Snapshot| {
-        let conditions = json!([{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"}]);
-        it.pods = vec![pod(&json!({"conditions": conditions}))];
-        it.pods[0].spec.as_mut().unwrap().node_name = None;
-    };
-    stops(unscheduled, Step::Node, "Unschedulable", "0/1 nodes");
-    stops(|it| it.nodes.clear(), Step::Node, "NodeMissing", "n");
-    stops(|it| it.nodes[0].status = None, Step::Node, "NodeNotReady", "kubelet");
-    stops(|it| it.node_services.clear(), Step::NodeService, "NodeServiceMissing", "tolerations");
-    let unready = |it: &mut Snapshot| it.node_services = vec![driver_pod("s3-csi-node-1", false)];
-    stops(unready, Step::NodeService, "NodeServiceNotReady", "s3-csi-node-1");
-    stops(|it| it.csi_nodes.clear(), Step::NodeService, "DriverNotRegistered", "kubeletPath");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::provision::volume_id::VolumeId;
 use crate::slim::{SlimClaim, SlimSource};
 
 /// Set by the PV controller when a claim waits for a provisioner; the second one before Kubernetes 1.23.
-const PROVISIONER: [&str; 2] =
+pub const PROVISIONER: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 /// Set by the scheduler once a pod that waits for the volume has a node.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";

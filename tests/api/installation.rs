@@ -141,10 +141,10 @@ async fn prometheus_finds_the_programs() {
         &stage,
         &[
             "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=mine",
-            "metrics.podMonitor.enabled=true,metrics.podMonitor.interval=1m",
             "metrics.prometheusRule.enabled=true,metrics.dashboard.enabled=true",
         ],
     );
+    let pod_monitor = objects(&stage, &["metrics.podMonitor.enabled=true,metrics.podMonitor.interval=1m"]);
     let services = of_kind(&all, "Service");
     assert_eq!(services.len(), 2);
     for (kind, name) in [("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller")] {
@@ -154,15 +154,15 @@ async fn prometheus_finds_the_programs() {
         let port = &template["spec"]["containers"][0]["ports"][0];
         assert_eq!(service["spec"]["ports"][0]["targetPort"], port["name"]);
         assert_eq!(service["spec"]["ports"][0]["port"], port["containerPort"]);
-        for monitor in ["ServiceMonitor", "PodMonitor"] {
-            let apps = &find(&all, monitor, "s3-csi")["spec"]["selector"]["matchExpressions"][0]["values"];
+        for (objects, monitor) in [(&all, "ServiceMonitor"), (&pod_monitor, "PodMonitor")] {
+            let apps = &find(objects, monitor, "s3-csi")["spec"]["selector"]["matchExpressions"][0]["values"];
             assert!(apps.as_array().unwrap().contains(&service["metadata"]["labels"]["app"]), "{apps}");
         }
     }
     let monitor = find(&all, "ServiceMonitor", "s3-csi");
     assert_eq!(monitor["metadata"]["labels"]["release"], "mine");
     assert_eq!(monitor["spec"]["endpoints"][0]["port"], services[0]["spec"]["ports"][0]["name"]);
-    let monitor = find(&all, "PodMonitor", "s3-csi");
+    let monitor = find(&pod_monitor, "PodMonitor", "s3-csi");
     assert_eq!(monitor["spec"]["podMetricsEndpoints"][0]["interval"], "1m");
     let rules = find(&all, "PrometheusRule", "s3-csi")["spec"]["groups"][0]["rules"].as_array().unwrap();
     // Braces are Prometheus's, not Helm's.
@@ -294,6 +294,19 @@ async fn wrong_values_are_named() {
             "podIdentity.eks.enabled=true",
             "`podIdentity.eks.enabled` needs",
             "`podIdentity.enabled`, which is false",
+        ),
+        ("node.logLevel=verbose", "/node/logLevel", "does not match pattern"),
+        ("controller.logLevel=info\\,kube", "/controller/logLevel", "does not match pattern"),
+        ("mountpointPod.cacheSizeLimit=1GB", "/mountpointPod/cacheSizeLimit", "does not match pattern"),
+        (
+            "mountpointPod.resources.limits.memory=512MB",
+            "/mountpointPod/resources/limits/memory",
+            "does not match pattern",
+        ),
+        (
+            "metrics.serviceMonitor.enabled=true,metrics.podMonitor.enabled=true",
+            "`metrics.podMonitor.enabled` are both true",
+            "scrape each pod twice",
         ),
         ("tls.caCertData=PEM", "`tls.caCertData` needs", "`tls.caCertConfigMap`, which is empty"),
         (

@@ -41,6 +41,25 @@ async fn mountpoint_pods_reach_names_and_the_endpoint_where_a_policy_is_asked_fo
     }
 }
 
+/// A policy sees the port of the pod behind the DNS Service, which is not 53 everywhere.
+#[tokio::test]
+async fn mountpoint_pods_reach_dns_where_it_listens() {
+    let stage = Stage::set("chart-network-dns").await;
+    for (values, ports) in [
+        ("isOpenShift=true", &[5353, 5353, 53, 53][..]),
+        ("isOpenShift=true,mountpointPod.networkPolicy.dnsPorts={5353}", &[5353, 5353]),
+        ("mountpointPod.networkPolicy.dnsPorts={53,1053}", &[53, 53, 1053, 1053]),
+    ] {
+        // Not applied: this API server may know nothing of OpenShift's kinds.
+        let on = ["mountpointPod.networkPolicy.enabled=true", values];
+        let rendered = driver::render(&stage.here.cluster, None, &on).unwrap();
+        let objects: Vec<Value> =
+            rendered.split("\n---\n").filter_map(|one| serde_saphyr::from_str(one).ok()).collect();
+        let policy = find(&objects, "NetworkPolicy", "s3-csi-mountpoint");
+        assert_eq!(ports_of(&policy["spec"]["egress"][0]), ports, "{values}");
+    }
+}
+
 fn ports_of(rule: &Value) -> Vec<u64> {
     rule["ports"].as_array().unwrap().iter().map(|port| port["port"].as_u64().unwrap()).collect()
 }

@@ -6,6 +6,7 @@ mod moves;
 mod pages;
 mod restarts;
 mod uninstall;
+mod values;
 mod warm;
 
 use s3_csi_tests::{changed, story};

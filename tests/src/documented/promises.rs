@@ -116,3 +116,21 @@ fn the_front_page_shows_the_example() {
     let example = include_str!("../../../examples/static.yaml");
     assert!(include_str!("../../../README.md").contains(&format!("```yaml\n{example}```")));
 }
+
+/// An installation from a registry has no other copy.
+#[test]
+fn the_examples_of_the_chart_are_those_that_tests_apply() {
+    let examples = [
+        (
+            include_str!("../../../charts/s3-csi/examples/static.yaml"),
+            include_str!("../../../examples/static.yaml"),
+        ),
+        (
+            include_str!("../../../charts/s3-csi/examples/dynamic-bucket-per-claim.yaml"),
+            include_str!("../../../examples/dynamic-bucket-per-claim.yaml"),
+        ),
+    ];
+    for (of_chart, tested) in examples {
+        assert_eq!(of_chart, tested);
+    }
+}

@@ -16,6 +16,8 @@ const OF_OTHERS: &[&str] = &[
     // The kubelet, and the cluster's volume binder.
     "driver name s3.csi.scality.com not found",
     "waiting for first consumer",
+    // The scheduler.
+    "node(s) exceed max volume count",
     // `kubectl get`.
     "Terminating",
     // The C library of the workload, for error numbers of the mount process.
@@ -24,6 +26,7 @@ const OF_OTHERS: &[&str] = &[
     "Operation not permitted",
     "Read-only file system",
     "Cannot allocate memory",
+    "Stale file handle",
     "Input/output error",
     "Function not implemented",
     "Operation not supported",

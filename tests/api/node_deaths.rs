@@ -61,7 +61,7 @@ async fn the_end_of_a_mount_is_counted_and_reported_with_its_reason() {
     .await;
 }
 
-/// As in a rollout of the DaemonSet. The descriptor of the mount is nowhere else at that moment.
+/// As in a rollout of the `DaemonSet`. The descriptor of the mount is nowhere else at that moment.
 #[tokio::test]
 async fn a_node_service_that_is_stopped_waits_until_its_mounts_are_served() {
     let (mut published, node) = Published::begin("node-stops-last").await;

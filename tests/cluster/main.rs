@@ -6,6 +6,7 @@ mod caches;
 mod classes;
 mod credentials;
 mod deaths;
+mod doctor;
 mod examples;
 mod failures;
 mod journeys;

@@ -1,10 +1,11 @@
 //! Large files that are continued after a close: the server copies what was published to the beginning of the next object.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{Result, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use mounter::{JOURNAL, SURVIVAL};
 use s3_csi_tests::alone::alone;
 use s3_csi_tests::faulty::{Fault, Faulty};
 use s3_csi_tests::killer::{between_requests, kill};
@@ -153,7 +154,12 @@ fn an_upload_whose_process_dies_before_anything_is_copied_is_aborted() {
         let file = published(&served, "file");
         faulty.plan(|_, line| if line.contains("partNumber=1&") { Fault::Cut } else { Fault::None });
         let writer = std::thread::spawn(move || (&file).write_all(b"more").map(|()| file));
-        eventually("the upload has begun", || !client.unfinished_uploads("copied-dies").unwrap().is_empty());
+        let journal = pod.comm.path().join(SURVIVAL).join(JOURNAL);
+        eventually("the mount process knows that the upload has begun", || {
+            let known = fs::read_to_string(&journal).unwrap();
+            let unfinished = client.unfinished_uploads("copied-dies").unwrap();
+            unfinished.first().is_some_and(|id| known.contains(id))
+        });
         kill(&pod, between_requests);
         faulty.plan(|_, _| Fault::None);
         // The write was not answered and is sent again.

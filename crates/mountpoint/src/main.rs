@@ -33,6 +33,7 @@ mod raw_client;
 mod readers;
 mod refusal;
 mod renewal;
+mod reopen;
 mod scoped;
 mod server_timeout;
 mod takeover;

@@ -18,7 +18,7 @@ use nix_of_fuser::unistd::dup2;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 /// Bytes of a buffer that are used before a request comes. Only longer writes need more: programs write at most 128 KiB at once,
-/// but for a few that are told to, and the first such write of each thread is what remains at risk.
+/// with few exceptions, and the first such write of each thread is what remains at risk.
 const USED_BEFORE: u64 = (128 + 4) * 1024;
 /// Bytes for a session's answer to the first request, which is far shorter.
 const LONGEST_ANSWER: usize = 4096;

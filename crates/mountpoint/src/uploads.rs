@@ -1,14 +1,12 @@
 //! What the library does not say about its uploads: which of its handles write, which object an upload has become, and which
 //! object the next upload continues.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 
 use mountpoint_s3_client::types::ETag;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::journal::{PublishedObject, Record, Version};
-use crate::scoped::scoped;
 
 /// Keys that are remembered after a rename, at most. Few programs write on to a file that was renamed, and they do it soon.
 const MOST_RENAMED: usize = 1000;
@@ -268,36 +266,6 @@ impl Uploads {
     pub(crate) fn readers(&self, ino: u64) -> Vec<u64> {
         self.state().readers.get(&ino).into_iter().flat_map(HashMap::keys).copied().collect()
     }
-}
-
-/// Why a file that was written here is opened again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// To replace this object and no other with a longer one.
-    Continued {
-        object: Published,
-        /// The server copies it to the beginning of the longer one.
-        is_copied: bool,
-    },
-    /// To repeat what a mount process that died had not published.
-    Repeated {
-        /// There was no object when the file was opened first.
-        creates: bool,
-    },
-}
-
-thread_local! {
-    static AGAIN: RefCell<Option<Again>> = const { RefCell::new(None) };
-}
-
-/// Opens a file through the library.
-pub(crate) async fn again<T>(why: &Again, open: impl Future<Output = T>) -> T {
-    scoped(&AGAIN, why, open).await
-}
-
-/// Inside of [`again`], why the file is opened again.
-pub(crate) fn opened_again() -> Option<Again> {
-    AGAIN.with_borrow(Clone::clone)
 }
 
 #[cfg(test)]

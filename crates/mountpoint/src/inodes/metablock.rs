@@ -19,7 +19,7 @@ use crate::client::Renames;
 use crate::journal::Version;
 use crate::listed::{Answered, listing};
 use crate::opening::{confirm_name, confirmed, looked_up_again};
-use crate::uploads::opened_again;
+use crate::reopen::opened_again;
 
 #[async_trait]
 impl<M: Metablock> Metablock for Inodes<M> {

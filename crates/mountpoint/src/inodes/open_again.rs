@@ -9,7 +9,8 @@ use mountpoint_s3_fs::metablock::{InodeError, InodeNo, Lookup, Metablock, NewHan
 
 use super::{Inodes, renumbered_handle, stale};
 use crate::numbers::ROOT;
-use crate::uploads::{Again, Published};
+use crate::reopen::Again;
+use crate::uploads::Published;
 
 /// More than programs open for reading in the microseconds between two attempts to open a file for writing.
 const MOST_READERS_IN_THE_WAY: u32 = 100;

@@ -1,5 +1,4 @@
 use super::*;
-use futures::executor::block_on;
 
 fn object(etag: &str) -> Published {
     Published { bucket: "bucket".into(), key: "key".into(), etag: etag.into() }
@@ -63,14 +62,6 @@ fn bytes_that_are_written_again_are_counted_once() {
     uploads.begin_continuation(7, 1, &object("one"), 10, true);
     assert_eq!(uploads.added(1, 10), 10, "the server copies what was published");
     assert_eq!(uploads.condition("key").unwrap().copied, Some(10));
-}
-
-#[test]
-fn only_the_repeated_open_knows_why() {
-    assert_eq!(opened_again(), None);
-    let why = Again::Continued { object: object("one"), is_copied: true };
-    assert_eq!(block_on(again(&why, async { opened_again() })), Some(why));
-    assert_eq!(opened_again(), None);
 }
 
 #[test]

@@ -81,7 +81,7 @@ pub(super) async fn relocate(
     safe_source: &SafePath,
     credentials: &MountCredentials,
 ) -> Result<MoveOutcome, PublishError> {
-    let MovableMount { uid, kept } = movable;
+    let kept = &movable.kept;
     let _lock = context.locks.mountpoint_pod(&kept.pod).await;
     let old = context.source(&kept.pod);
     // Before the mount is left: after a failure, nothing would serve it.

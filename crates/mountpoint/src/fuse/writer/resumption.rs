@@ -6,7 +6,8 @@ use super::{NOWHERE, Spool, State, Upload, Writer};
 use crate::fuse::failure::Failure;
 use crate::fuse::spool::PIECE;
 use crate::fuse::storage::Storage;
-use crate::uploads::{Again, Published, again};
+use crate::reopen::{Again, again};
+use crate::uploads::Published;
 
 impl Writer {
     /// Begins another upload with everything that was written so far, to replace this object, and returns its handle. If it
@@ -50,7 +51,7 @@ impl Writer {
             );
             storage.copy(object, state.length, self.ino, handle).await
         };
-        self.abort_unless(storage, handle, replayed).await?;
+        self.abort_unless(storage, state, handle, replayed).await?;
         Ok(handle)
     }
 
@@ -74,11 +75,13 @@ impl Writer {
     pub(super) async fn abort_unless(
         &self,
         storage: &Storage,
+        state: &mut State,
         upload: u64,
         replayed: Result<(), Failure>,
     ) -> Result<(), Failure> {
         if replayed.is_err() {
             self.abort(storage, upload).await;
+            state.upload = Upload::Aborted(upload);
         }
         replayed
     }

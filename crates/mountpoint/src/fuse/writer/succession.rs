@@ -10,7 +10,8 @@ use super::{Spool, State, Upload, Writer};
 use crate::fuse::failure::Failure;
 use crate::fuse::storage::Storage;
 use crate::journal::{self, Version};
-use crate::uploads::{Again, Published, again};
+use crate::reopen::{Again, again};
+use crate::uploads::Published;
 
 impl Writer {
     /// The writer of a file of which nothing was lost, unless what it had written cannot be opened.

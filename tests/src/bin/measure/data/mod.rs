@@ -3,6 +3,7 @@
 
 mod amount;
 mod mounted;
+mod place;
 mod plain;
 mod rows;
 
@@ -12,12 +13,11 @@ use std::time::{Duration, Instant};
 
 use s3_csi_tests::mountpoint_pod::{MountpointPod, bucket};
 use s3_csi_tests::processes::memory_mb;
-use s3_csi_tests::relay::Relay;
 use xtask::s3::{ALICE, Client};
 
 use crate::{Samples, show};
-use amount::Amount;
 use mounted::{Figures, Front, Mounted, PROCESSES};
+use place::{COUNTED, COUNTING, FAR, FARTHER, NEAR, PLACES, Place};
 use rows::{LISTINGS, ONCE, ROWS, Row};
 
 const BUCKET: &str = "bench-data";
@@ -26,45 +26,6 @@ const ROUNDS: usize = 5;
 const STARTS: usize = 25;
 /// What is measured besides rows.
 const PARTS: [&str; 2] = ["starts", "with_options"];
-
-/// From where the server is used.
-struct Place {
-    /// At the end of keys.
-    suffix: &'static str,
-    /// Through a relay, which counts the requests.
-    round_trip: Option<Duration>,
-    amount: Amount,
-    rows: &'static [&'static [Row]],
-}
-
-impl Place {
-    fn relay(&self) -> Option<Relay> {
-        Some(Relay::to(Some("s3.test:80")).far_away(self.round_trip?))
-    }
-}
-
-/// Where transfers matter, and where round trips do.
-const PLACES: [Place; 3] = [
-    Place { suffix: "", round_trip: None, amount: NEAR, rows: &[ROWS, LISTINGS] },
-    Place { suffix: COUNTED, round_trip: Some(Duration::from_millis(5)), amount: FAR, rows: &[ROWS] },
-    Place { suffix: "_20ms", round_trip: Some(Duration::from_millis(20)), amount: FARTHER, rows: &[ROWS] },
-];
-/// The place whose requests for each operation stand for all places: it has as many files as the nearest one.
-const COUNTED: &str = "_5ms";
-/// Where thousands of files are used, once. The relay only counts.
-const COUNTING: Place = Place { suffix: "", round_trip: Some(Duration::ZERO), amount: NEAR, rows: &[ONCE] };
-const NEAR: Amount = Amount {
-    large: 1 << 30,
-    random_reads: 128,
-    small_files: 300,
-    medium_files: 60,
-    listed: 10_000,
-    archived: 5_000,
-};
-const FAR: Amount =
-    Amount { large: 64 << 20, random_reads: 64, small_files: 300, medium_files: 60, listed: 0, archived: 0 };
-/// Fewer, because each takes more than a tenth of a second.
-const FARTHER: Amount = Amount { small_files: 60, ..FAR };
 
 /// What survival costs beside a front that cannot survive: keys, and their rows.
 const SURVIVAL_COSTS: [(&str, &str); 4] = [

@@ -66,6 +66,7 @@ impl Reconciler {
     }
 
     fn report_refused(&self, headroom: &Headroom, what: &str, volume: &str, message: &str) {
+        tracing::warn!(volume, refused = what, reason = message, "cannot reserve headroom");
         let workloads = headroom.gated.iter().map(|gated| gated.workload.clone()).collect();
         let message = format!(
             "the API server refuses {what} for PersistentVolume {volume}, so no room is reserved for its Mountpoint Pod: \

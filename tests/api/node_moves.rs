@@ -169,9 +169,10 @@ async fn a_move_that_was_interrupted_is_settled_when_the_next_pod_answers() {
     let pod = published.next_pod().await;
     let mounter = start_programs(programs.path(), &published.stage, &published.kubelet, &pod).await;
     mounter.logs("mount handed over again");
-    drop(node);
+    // Before the node service ends, which may take as long as the mounter waits for its mount process.
     let stopped = Pid::from_child(&mounter.process);
     kill_process(stopped, Signal::STOP).unwrap();
+    drop(node);
     let node = published.restart().await;
     node.says("cannot resume a move, retrying").await;
     fs::write(programs.path().join("go"), "").unwrap();
@@ -190,7 +191,7 @@ async fn a_mount_does_not_move_to_a_pod_that_serves_another() {
     bucket(ALICE, "node-taken-other");
     let _other = mounter.serve(ALICE, "node-taken-other", &[]);
     kill_process(node.pid(), Signal::CONT).unwrap();
-    node.says("this Mountpoint Pod cannot take it over").await;
+    node.says("the mount stays: this Mountpoint Pod cannot take it over").await;
     assert!(node.metrics().contains("s3_csi_node_mount_moves_total 0"), "{}", node.metrics());
     assert_eq!(published.reads_on(), "content");
 }

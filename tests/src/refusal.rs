@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
+use xtask::command::run;
 
 use crate::account::API_SERVER;
 use crate::{Inside, Seen, chart, eventually};
@@ -38,6 +39,17 @@ pub async fn deny_updates(here: &Inside, pods: &Api<Pod>, pod: &str, condition: 
         Seen::some(answer.is_err().then_some(()), "the update is allowed")
     })
     .await;
+}
+
+/// Ends what refuses updates of this pod, and the pod itself: both would disturb the tests that come after this one.
+pub async fn lift(here: &Inside, pods: &Api<Pod>, pod: &str) {
+    let mut delete = here.cluster.kubectl().unwrap();
+    delete.args(["delete", "--ignore-not-found"]).args(
+        ["validatingadmissionpolicybinding", "validatingadmissionpolicy", "validatingwebhookconfiguration"]
+            .map(|kind| format!("{kind}/{}", here.namespace)),
+    );
+    run(&mut delete).unwrap();
+    pods.delete(pod, &DeleteParams::default().grace_period(0)).await.unwrap();
 }
 
 /// Has a webhook asked, which never answers, about updates of pods for which the condition (CEL) is true, as of this pod.

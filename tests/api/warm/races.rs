@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{ListParams, Patch, PatchParams};
 use s3_csi_tests::controller::{self, Controller};
-use s3_csi_tests::refusal::{deny_updates, never_answer_updates};
+use s3_csi_tests::refusal::{deny_updates, lift, never_answer_updates};
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::json;
 
@@ -125,7 +125,9 @@ async fn a_warm_pod_that_must_not_be_changed_is_left_for_a_while() {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} {number}");
         assert!(metrics.contains(&line), "it is not tried again for each volume: {line}: {metrics}");
     }
-    assert_eq!(warm_pods(&stage).await, BTreeSet::from([warm]));
+    assert_eq!(warm_pods(&stage).await, BTreeSet::from([warm.clone()]));
+    drop(controller);
+    lift(&stage.here, &stage.mountpoint_pods(), &warm).await;
 }
 
 /// As with a webhook that has failed.
@@ -142,4 +144,6 @@ async fn a_claim_without_an_answer_keeps_no_workload_waiting() {
     let (_, serving) = stage.attached(&stage.workload("w", &["data"]).await).await;
     assert_ne!(serving.name_any(), warm);
     assert!(controller.log().contains("claim_pod failed"), "{}", controller.log());
+    drop(controller);
+    lift(&stage.here, &stage.mountpoint_pods(), &warm).await;
 }

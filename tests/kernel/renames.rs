@@ -150,7 +150,10 @@ fn a_reader_of_a_renamed_file_gets_its_content_or_an_error() {
     assert!(large.starts_with(&read), "wrong bytes");
     match outcome {
         Ok(_) => assert_eq!(read.len(), large.len()),
-        Err(error) => assert!([Errno::STALE, Errno::IO].contains(&errno(Err(error)))),
+        Err(error) => {
+            let errno = errno(Err(error));
+            assert!([Errno::STALE, Errno::IO].contains(&errno), "{errno:?}");
+        }
     }
     assert!(served.read("to").unwrap() == large);
 }

@@ -137,6 +137,10 @@ fn a_program_that_opens_a_known_file_waits_for_a_silent_server_once() {
         assert_eq!(errno(served.touch(name, |path| File::open(path).map(drop))), Some(Errno::IO));
         let mut made = faulty.seen().split_off(before);
         made.retain(|request| !request.ends_with("/silent-opened/"));
+        if asked == "GET" {
+            // The S3 client repeats a download that stands still, before anything else could be asked.
+            made.dedup();
+        }
         assert_eq!(made, [format!("{asked} /silent-opened/{name}")]);
     }
 }

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use futures::lock::Mutex;
-use mountpoint_s3_fs::fs::OpenFlags;
+use mountpoint_s3_fs::fs::{OpenFlags, ToErrno as _};
+use rustix::io::Errno;
 
 use super::failure::Failure;
 use super::read_pattern::{Fetch, ReadPattern};
@@ -75,7 +76,11 @@ impl Reader {
                 return Ok(content);
             }
             let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-            Ok(storage.files.read(self.ino, library, offset, size, 0, None).await?)
+            match storage.files.read(self.ino, library, offset, size, 0, None).await {
+                // A program has closed it once, and another has replaced or renamed the file since.
+                Err(error) if error.to_errno() == Errno::BADF.raw_os_error() => Err(Failure::Replaced),
+                content => Ok(content?),
+            }
         });
         content.await?
     }

@@ -10,6 +10,7 @@ mod detach;
 mod explain;
 mod headroom;
 mod heal;
+mod helm;
 mod identity_values;
 mod installation;
 mod memory;

@@ -10,7 +10,8 @@ use s3_csi_tests::processes::processes;
 use s3_csi_tests::{Seen, eventually};
 use serde_json::{Value, json};
 
-use crate::deaths::{begin, ends, kubelet_evicts, volume_with_cache};
+use crate::deaths::{begin, ends};
+use crate::evictions::{kubelet_evicts, volume_with_cache};
 use crate::story::{LIMIT, Story};
 use s3_csi_tests::mount_deaths::{another_serves, end_container, reads_again, remove_journals};
 

@@ -7,6 +7,7 @@ mod classes;
 mod credentials;
 mod deaths;
 mod doctor;
+mod evictions;
 mod examples;
 mod failures;
 mod journeys;
@@ -17,6 +18,7 @@ mod pods;
 mod provision;
 mod refusals;
 mod semantics;
+mod sharing;
 mod top;
 mod trace;
 

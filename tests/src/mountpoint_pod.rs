@@ -204,18 +204,14 @@ impl MountpointPod {
 
     /// The node's part: mounts and hands over.
     pub fn mount(&self, request: &MountRequest) -> Result<Served, Refused> {
-        self.mount_without_read_ahead(request).inspect(|served| {
-            // Not of its metadata: a stand-in for the mount process does not answer.
-            let table = Mounts::default().table().unwrap();
-            kernel::set_read_ahead(table.top(served.point.path()).unwrap().device);
-        })
-    }
-
-    /// The same with the kernel's default of the mount.
-    pub fn mount_without_read_ahead(&self, request: &MountRequest) -> Result<Served, Refused> {
         let (point, device) = mount_fuse(false);
         match hand_over(self.comm.path(), request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
-            MountReply::Serving(facts) => Ok(Served { point, facts }),
+            MountReply::Serving(facts) => {
+                // Not of its metadata: a stand-in for the mount process does not answer.
+                let table = Mounts::default().table().unwrap();
+                kernel::set_read_ahead(table.top(point.path()).unwrap().device);
+                Ok(Served { point, facts })
+            }
             MountReply::Refused(refused) => {
                 unmount(point.path(), UnmountFlags::DETACH).unwrap();
                 Err(refused)

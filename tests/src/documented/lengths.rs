@@ -8,24 +8,10 @@ const LINES: usize = 300;
 /// Without a reason. Suites among them grow by a test at a time.
 const OLDER: &[&str] = &[
     "crates/controller/src/group.rs",
-    "crates/controller/src/provision/class/parameters.rs",
     "crates/controller/src/simulation/headroom.rs",
     "crates/controller/src/simulation/mod.rs",
-    "crates/mountpoint/src/connect.rs",
-    "crates/mountpoint/src/fuse/open_files.rs",
-    "crates/mountpoint/src/fuse/writer.rs",
     "crates/mountpoint/src/inodes/metablock.rs",
-    "crates/mountpoint/src/listings.rs",
-    "crates/mountpoint/src/options.rs",
-    "tests/api/admission.rs",
-    "tests/api/chart.rs",
-    "tests/api/installation.rs",
-    "tests/api/node_moves.rs",
-    "tests/api/warm.rs",
-    "tests/cluster/deaths.rs",
-    "tests/cluster/journeys.rs",
     "tests/kernel/survival.rs",
-    "tests/src/bin/measure/controller.rs",
 ];
 
 fn says_why(text: &str) -> bool {

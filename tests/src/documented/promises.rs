@@ -55,7 +55,11 @@ fn the_documented_failures_are_the_tested_ones() {
     let elsewhere = elsewhere.filter(|row| !spans(last_cell(row)).any(|test| on_nodes.contains(test)));
     let elsewhere: Vec<&str> = elsewhere.map(|row| first_cell(row).trim()).collect();
     assert!(elsewhere.is_empty(), "without a test on a real node: {elsewhere:?}");
-    for file in [include_str!("../../cluster/deaths.rs"), include_str!("../../cluster/failures.rs")] {
+    for file in [
+        include_str!("../../cluster/deaths.rs"),
+        include_str!("../../cluster/evictions.rs"),
+        include_str!("../../cluster/failures.rs"),
+    ] {
         assert_eq!(tests_of(file).difference(&promised).next(), None, "this test is in no row of the page");
     }
 }

@@ -62,6 +62,7 @@ pub(crate) async fn measure(repetitions: usize, part: Part) -> Samples {
             samples.entry(key).or_default().push(value);
         }
     }
+    samples.insert("warm_met_first_look_share", vec![warm::met_first_look(&samples[warm::ADDED])]);
     if part == Part::All {
         bench.bursts(&mut samples).await;
         bench.with_many_mounts(&mut samples).await;

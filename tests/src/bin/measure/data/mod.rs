@@ -2,6 +2,7 @@
 //! library's own front and defaults: near the server, and through relays that make each round trip longer.
 
 mod amount;
+mod knobs;
 mod mounted;
 mod place;
 mod plain;
@@ -25,7 +26,7 @@ const BUCKET: &str = "bench-data";
 const ROUNDS: usize = 5;
 const STARTS: usize = 25;
 /// What is measured besides rows.
-const PARTS: [&str; 2] = ["starts", "with_options"];
+const PARTS: [&str; 3] = ["starts", "with_options", "knobs"];
 
 /// What survival costs beside a front that cannot survive: keys, and their rows.
 const SURVIVAL_COSTS: [(&str, &str); 4] = [
@@ -35,12 +36,11 @@ const SURVIVAL_COSTS: [(&str, &str); 4] = [
     ("find_ratio_to_library_front", "find_10000"),
 ];
 
-const OURS: Front<'_> = Front { name: "own", mounter: &[], mount: &[], read_ahead: true };
-/// The same program with the library's front, client and defaults, as `mount-s3` uses them; also without the node's
+const OURS: Front<'_> = Front { name: "own", mounter: &[], mount: &[], environment: &[], read_ahead: None };
+/// The same program with the library's front, client and defaults, as `mount-s3` uses them; also with the kernel's default of
 /// read-ahead, which the library does not set.
-const LIBRARY: Front<'_> =
-    Front { name: "library", mounter: &[], mount: &["--library-front"], read_ahead: true };
-const UPSTREAM: Front<'_> = Front { name: "upstream", read_ahead: false, ..LIBRARY };
+const LIBRARY: Front<'_> = Front { name: "library", mount: &["--library-front"], ..OURS };
+const UPSTREAM: Front<'_> = Front { name: "upstream", read_ahead: Some("128"), ..LIBRARY };
 
 /// `other` is the folder of another `mount-s3`, measured in the same run. With `only`, these rows and parts and nothing else,
 /// with commas in between.
@@ -66,7 +66,7 @@ pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
             compare(&mut samples, &client, place, &wanted(place), round);
         }
         if let Some(mounter) = mounter.as_ref().filter(|_| !wanted(&PLACES[0]).is_empty()) {
-            let theirs = Front { name: "other", mounter, mount: &[], read_ahead: true };
+            let theirs = Front { name: "other", mounter, ..OURS };
             let [place, ..] = &PLACES;
             let [ours, theirs] = in_turns(&client, [&OURS, &theirs], place, &wanted(place), round + ROUNDS);
             record(&mut samples, &ours, &theirs, "_vs_mount_s3");
@@ -81,7 +81,7 @@ pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
         record_seconds(&mut samples, &ours, ONCE);
     }
     show(&samples);
-    let [of_starts, of_options] = parts;
+    let [of_starts, of_options, of_knobs] = parts;
     if of_starts {
         eprintln!("starts");
         starts(&mut samples);
@@ -90,6 +90,10 @@ pub(crate) fn measure(other: Option<&str>, only: Option<&str>) -> Samples {
     if of_options {
         eprintln!("options");
         with_options(&mut samples, &client);
+    }
+    if of_knobs {
+        eprintln!("knobs");
+        knobs::measure(&mut samples, &client);
     }
     samples
 }
@@ -205,10 +209,10 @@ fn with_options(samples: &mut Samples, client: &Client) {
         for (name, mount) in [("ttl", ["--metadata-ttl=3600"]), ("cache", [cache.as_str()])] {
             let front = Front { name, mount: &mount, ..OURS };
             let cold = Mounted::measure(client, &front, place, &rows, round + 4 * ROUNDS);
-            record(samples, &cold, &without, &format!("_{name}_cold{}", place.suffix));
+            record(samples, &cold, &without, &format!("_{name}_cold_vs_none{}", place.suffix));
             // The second time in the same mount.
             let warm = Mounted::measure(client, &front, place, &twice, round + 5 * ROUNDS);
-            record(samples, &warm, &without, &format!("_{name}_warm{}", place.suffix));
+            record(samples, &warm, &without, &format!("_{name}_warm_vs_none{}", place.suffix));
         }
         show(samples);
     }

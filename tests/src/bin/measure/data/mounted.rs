@@ -1,9 +1,11 @@
 //! A mount of the bucket, used by programs.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::time::Duration;
 
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, with};
+use node::mounts::Mounts;
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, with};
 use s3_csi_tests::processes::{memory_mb, processes, processor_times_of};
 use s3_csi_tests::relay::Relay;
 use s3_csi_tests::within;
@@ -22,8 +24,10 @@ pub(super) struct Front<'a> {
     pub(super) mounter: &'a [&'a str],
     /// Arguments of the mount process.
     pub(super) mount: &'a [&'a str],
-    /// Whether the kernel reads ahead as on a node of ours, or as by default.
-    pub(super) read_ahead: bool,
+    /// Of the mount process, beside what the request has.
+    pub(super) environment: &'a [(&'a str, &'a str)],
+    /// How far the kernel reads ahead, in KiB; otherwise as far as on a node of ours.
+    pub(super) read_ahead: Option<&'a str>,
 }
 
 pub(super) struct Mounted {
@@ -58,9 +62,12 @@ impl Mounted {
             Some(relay) => with(request, "AWS_ENDPOINT_URL", &relay.url()),
             None => request,
         };
-        let served =
-            if front.read_ahead { pod.mount(&request) } else { pod.mount_without_read_ahead(&request) };
-        let (served, amount) = (served.unwrap(), place.amount);
+        let request =
+            front.environment.iter().fold(request, |request, (name, value)| with(request, name, value));
+        let (served, amount) = (pod.mount(&request).unwrap(), place.amount);
+        if let Some(kib) = front.read_ahead {
+            set_read_ahead(&served, kib);
+        }
         let process = served.facts.pid;
         let name = format!("{}{}-{round}", front.name, place.suffix);
         let mut measured = BTreeMap::new();
@@ -82,6 +89,11 @@ impl Mounted {
         eprintln!("{name}: {} s", times.join(", "));
         Self { rows: measured, peak_mb: memory_mb(process, "VmHWM:") }
     }
+}
+
+fn set_read_ahead(served: &Served, kib: &str) {
+    let (major, minor) = Mounts::default().table().unwrap().top(served.point.path()).unwrap().device;
+    fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib).unwrap();
 }
 
 /// Since the start of each of [`PROCESSES`].

@@ -21,7 +21,6 @@ use mounter::handover::{MountReply, MountRequest, Purpose, Refused};
 use mounter::{EXIT, SOCKET};
 use node::context::Installation;
 use node::credentials::MountCredentials;
-use node::mounts::Mounts;
 use node::publish::source::mount_request;
 use node::request::PublishRequest;
 use node::safe_path::{Root, SafePath};
@@ -207,10 +206,9 @@ impl MountpointPod {
         let (point, device) = mount_fuse(false);
         match hand_over(self.comm.path(), request, device.as_fd(), Instant::now() + LIMIT).unwrap() {
             MountReply::Serving(facts) => {
-                // Not of its metadata: a stand-in for the mount process does not answer.
-                let table = Mounts::default().table().unwrap();
-                kernel::set_read_ahead(table.top(point.path()).unwrap().device);
-                Ok(Served { point, facts })
+                let served = Served { point, facts };
+                kernel::set_read_ahead(served.device());
+                Ok(served)
             }
             MountReply::Refused(refused) => {
                 unmount(point.path(), UnmountFlags::DETACH).unwrap();

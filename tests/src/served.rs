@@ -8,6 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use mounter::handover::Serving;
+use node::mount_table::Device;
+use node::mounts::Mounts;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -39,6 +41,11 @@ pub struct Served {
 }
 
 impl Served {
+    /// Not from its metadata: a stand-in for the mount process does not answer.
+    pub fn device(&self) -> Device {
+        Mounts::default().table().unwrap().top(self.point.path()).unwrap().device
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.point.path().join(name)
     }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-use node::mounts::Mounts;
 use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, with};
 use s3_csi_tests::processes::{memory_mb, processes, processor_times_of};
 use s3_csi_tests::relay::Relay;
@@ -92,7 +91,7 @@ impl Mounted {
 }
 
 fn set_read_ahead(served: &Served, kib: &str) {
-    let (major, minor) = Mounts::default().table().unwrap().top(served.point.path()).unwrap().device;
+    let (major, minor) = served.device();
     fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), kib).unwrap();
 }
 

@@ -1,11 +1,11 @@
 //! The options of `mount-s3`, with its names, defaults and rules, so that the mount options of existing volumes keep their
 //! meaning.
 
+mod lifetimes;
 mod values;
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Parser, ValueEnum};
@@ -15,13 +15,10 @@ use mountpoint_s3_fs::ServerSideEncryption;
 use mountpoint_s3_fs::fs::TimeToLive;
 use mountpoint_s3_fs::s3::{Bucket, Prefix, S3Path, S3Personality};
 
-use crate::outdated::KNOWN_FOR;
 use values::{checked, parse_bucket, parse_cache_bucket, parse_mode, refused};
 
 /// Bytes of one part of a download or upload: the default of `mount-s3`.
 const PART_SIZE: u64 = 8 * 1024 * 1024;
-/// With a cache of contents, metadata is kept longer, too, as by `mount-s3`.
-const TTL_WITH_CACHE: Duration = Duration::from_mins(1);
 
 /// Serves one bucket on a FUSE descriptor.
 #[derive(Debug, Parser)]
@@ -285,44 +282,6 @@ impl Options {
 
     pub(crate) fn encryption(&self) -> ServerSideEncryption {
         ServerSideEncryption::new(self.sse.clone(), self.sse_kms_key_id.clone())
-    }
-
-    pub(crate) fn server_timeout(&self) -> Duration {
-        Duration::from_secs(self.server_timeout)
-    }
-
-    pub(crate) fn metadata_ttl(&self) -> TimeToLive {
-        match self.metadata_ttl {
-            // As in `mount-s3`: without any TTL, every entry of a listing would be looked up again at once.
-            Some(TimeToLive::Duration(Duration::ZERO)) => TimeToLive::Minimal,
-            Some(ttl) => ttl,
-            None if self.caches_contents() => TimeToLive::Duration(TTL_WITH_CACHE),
-            None => TimeToLive::Minimal,
-        }
-    }
-
-    pub(crate) fn caches_contents(&self) -> bool {
-        self.cache_folder().is_some() || self.cache_xz.is_some()
-    }
-
-    /// The directory for the cache, unless its size turns it off.
-    pub(crate) fn cache_folder(&self) -> Option<&Path> {
-        self.cache.as_deref().filter(|_| self.max_cache_size != Some(0))
-    }
-
-    /// Whether lookups and listings answer for other requests for less than a second, which the option does not turn off.
-    pub(crate) fn keeps_lookups_briefly(&self) -> bool {
-        self.metadata_ttl.is_none() && !self.caches_contents() && !self.library_front
-    }
-
-    /// How long lookups and listings answer for other lookups. `None` if each of these asks the server.
-    pub(crate) fn known_for(&self) -> Option<Duration> {
-        match self.metadata_ttl() {
-            _ if self.keeps_lookups_briefly() => Some(KNOWN_FOR),
-            TimeToLive::Minimal => None,
-            TimeToLive::Indefinite => Some(TimeToLive::INDEFINITE_DURATION),
-            TimeToLive::Duration(ttl) => Some(ttl),
-        }
     }
 }
 

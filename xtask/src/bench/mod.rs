@@ -27,7 +27,7 @@ pub struct Wanted {
     /// Path of a `mount-s3` to compare with (only for `data`).
     #[arg(long, value_name = "PATH")]
     mount_s3: Option<PathBuf>,
-    /// Of `data`, only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options`. Of `mount`, `warm`. Of `chaos`,
+    /// Of `data`, only these rows, such as `seq_read,small_read`, or parts: `starts`, `with_options`, `knobs`. Of `mount`, `warm`. Of `chaos`,
     /// only the faults that are described by these words, such as `Kill Etcd Writing`; each repetition has another moment.
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,

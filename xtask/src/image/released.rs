@@ -14,7 +14,7 @@ use crate::copy::set_version;
 use crate::progress::step;
 
 /// The commit of the last release. There is none yet: until then, a commit from which upgrades have to work.
-const COMMIT: &str = "0f998429bdcd6f4680e00d9565651ad562a0faaa";
+const COMMIT: &str = "2cc81651d2f76cbe7d8d01103eb8fdc8c2cbcd17";
 /// Instead of its own version, which this checkout has as well until the next release. It is also what lets Cargo keep the
 /// crates of both apart, so that they can share the dependencies in the cache.
 pub const VERSION: &str = "0.0.1";

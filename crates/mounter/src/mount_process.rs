@@ -27,6 +27,10 @@ const MOUNTED: &str = " is mounted at ";
 /// Another one with each read.
 const RANDOM_WORD: &str = "/proc/sys/kernel/random/uuid";
 
+/// Of the mount process, whose work moves between its threads. Each arena keeps what was freed in it for seconds, and by default
+/// there are four for each processor of the node: with those of 16 processors, listing 10,000 files takes some 100 MB more.
+const ALLOCATOR: (&str, &str) = ("_RJEM_MALLOC_CONF", "narenas:2");
+
 pub(crate) struct MountProcess {
     pub(crate) request: MountRequest,
     /// A copy of the one that the process has. The kernel ends a mount when the last copy is closed: one that outlives the
@@ -59,7 +63,8 @@ impl MountProcess {
         let mut command = Command::new(&path);
         command.arg(&request.bucket).args(["/dev/fd/0", "--foreground"]).args(&request.arguments);
         // Outside of Amazon's cloud the metadata address does not answer, and each request to it costs seconds.
-        command.env_clear().env("AWS_EC2_METADATA_DISABLED", "true").envs(&request.environment);
+        command.env_clear().env("AWS_EC2_METADATA_DISABLED", "true").env(ALLOCATOR.0, ALLOCATOR.1);
+        command.envs(&request.environment);
         if *program == Program::Own {
             command.args(["--survival-folder", SURVIVAL]).env(MountReply::NONCE, &nonce);
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use contract::names::{annotation, label};
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use kube::api::{Patch, PatchParams};
@@ -26,34 +27,72 @@ pub(crate) async fn make_outdated(stage: &Stage, pod: &Pod) {
     stage.mountpoint_pods().patch(&pod.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
 }
 
+/// Waits until one of the workloads is assigned to another pod; returns its number and that pod.
+async fn one_moves(stage: &Stage, waiting: &[(Pod, Pod)]) -> (usize, Pod) {
+    eventually("one of the workloads moves", Duration::from_mins(1), || async {
+        for (index, (workload, from)) in waiting.iter().enumerate() {
+            let (_, pod) = stage.attached(workload).await;
+            if pod.uid() != from.uid() {
+                return Seen::Yes((index, pod));
+            }
+        }
+        Seen::NotYet("all have their old pods".to_owned())
+    })
+    .await
+}
+
+/// The controller looks at each of the workloads once more, and none of them moves.
+async fn all_stay(stage: &Stage, waiting: &[(Pod, Pod)], why: &str) {
+    for (_, from) in waiting {
+        let patch = json!({"metadata": {"annotations": {"tests.example.com/stays": why}}});
+        let params = PatchParams::default();
+        stage.mountpoint_pods().patch(&from.name_any(), &params, &Patch::Merge(patch)).await.unwrap();
+    }
+    stage.acted().await;
+    for (workload, from) in waiting {
+        assert_eq!(stage.attached(workload).await.1.uid(), from.uid(), "{why}");
+    }
+}
+
+/// Two workloads of the same node on pods of an older version.
+async fn outdated(stage: &Stage) -> Vec<(Pod, Pod)> {
+    let served = vec![served(stage, "one").await, served(stage, "two").await];
+    for (_, pod) in &served {
+        make_outdated(stage, pod).await;
+    }
+    served
+}
+
 #[tokio::test]
 async fn mounts_move_to_the_new_version_one_after_the_other_on_a_node() {
     let stage = Stage::set("upgraded").await;
     let _controller = shared(&stage.here.client).await;
-    let mut waiting = vec![served(&stage, "one").await, served(&stage, "two").await];
-    for (_, pod) in &waiting {
-        make_outdated(&stage, pod).await;
-    }
+    let mut waiting = outdated(&stage).await;
     while !waiting.is_empty() {
-        let (index, next) = eventually("one of the workloads moves", Duration::from_mins(1), || async {
-            for (index, (workload, from)) in waiting.iter().enumerate() {
-                let (_, pod) = stage.attached(workload).await;
-                if pod.uid() != from.uid() {
-                    return Seen::Yes((index, pod));
-                }
-            }
-            Seen::NotYet("all have their old pods".to_owned())
-        })
-        .await;
+        let (index, next) = one_moves(&stage, &waiting).await;
         let (_, old) = waiting.remove(index);
         assert_ne!(next.labels()[label::DRIVER_VERSION], "0.0.0");
         stage.marked_for_unmount(&old.name_any()).await;
-        stage.acted().await;
-        for (workload, from) in &waiting {
-            assert_eq!(stage.attached(workload).await.1.uid(), from.uid(), "the next pod does not run yet");
-        }
+        all_stay(&stage, &waiting, "the next pod does not run yet").await;
         stage.run_mountpoint(&next.name_any()).await;
+        all_stay(&stage, &waiting, "the mount has not left its old pod yet").await;
+        stage.report_mountpoint(&old.name_any(), json!({"phase": "Succeeded"})).await;
     }
+}
+
+/// A program is writing a large file, for example.
+#[tokio::test]
+async fn a_mount_that_cannot_move_does_not_keep_the_others_of_its_node_from_moving() {
+    let stage = Stage::set("upgrade-stuck").await;
+    let _controller = shared(&stage.here.client).await;
+    let mut waiting = outdated(&stage).await;
+    let (index, next) = one_moves(&stage, &waiting).await;
+    let (_, old) = waiting.remove(index);
+    let long_ago = Timestamp::now() - SignedDuration::from_mins(3);
+    stage.run_mountpoint_since(&next.name_any(), long_ago).await;
+    one_moves(&stage, &waiting).await;
+    let old = stage.mountpoint_pods().get(&old.name_any()).await.unwrap();
+    assert_eq!(old.status.unwrap().phase.as_deref(), Some("Running"));
 }
 
 #[tokio::test]

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{DRIVER, annotation, label};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ServiceAccount};
 use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
@@ -207,8 +209,12 @@ impl Stage {
 
     /// A Mountpoint Pod whose container is running.
     pub async fn run_mountpoint(&self, name: &str) {
+        self.run_mountpoint_since(name, Timestamp::now()).await;
+    }
+
+    pub async fn run_mountpoint_since(&self, name: &str, since: Timestamp) {
         let container = json!({"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "started": true,
-            "state": {"running": {}}});
+            "state": {"running": {"startedAt": Time(since)}}});
         self.report_mountpoint(name, json!({"phase": "Running", "containerStatuses": [container]})).await;
     }
 

@@ -65,6 +65,8 @@ pub struct MountpointPod {
     pub deleted: Option<Time>,
     /// A container of it has run at some time, so that there may be something to unmount.
     pub started: bool,
+    /// Since when its container runs; `None` while it does not.
+    pub running_since: Option<Time>,
     pub needs_unmount: bool,
     pub no_new_workload: bool,
     /// Its mount can be moved to another pod while programs use it.
@@ -132,6 +134,7 @@ impl MountpointPod {
             terminating: pod.metadata.deletion_timestamp.is_some(),
             deleted: deleted(pod),
             started: phase == Phase::Running || pod.status.container_statuses.iter().any(has_run),
+            running_since: pod.status.container_statuses.iter().find_map(running_since),
             needs_unmount: is_set(annotation::NEEDS_UNMOUNT),
             no_new_workload: is_set(annotation::NO_NEW_WORKLOAD),
             movable: is_set(annotation::MOVABLE),
@@ -160,6 +163,10 @@ impl MountpointPod {
     pub fn has_ended(&self) -> bool {
         self.phase.has_ended()
     }
+}
+
+fn running_since(container: &SlimContainerStatus) -> Option<Time> {
+    container.state.running.as_ref()?.started_at.clone()
 }
 
 fn last_end(container: &SlimContainerStatus) -> Option<ContainerEnd> {

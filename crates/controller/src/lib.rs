@@ -30,6 +30,7 @@ mod simulation;
 pub mod slim;
 pub mod step;
 mod tenure;
+pub mod upgrade;
 pub mod warm;
 pub mod watch;
 pub mod world;

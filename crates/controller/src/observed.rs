@@ -175,6 +175,7 @@ pub fn created(name: &str) -> MountpointPod {
         terminating: false,
         deleted: None,
         started: false,
+        running_since: None,
         needs_unmount: false,
         no_new_workload: false,
         movable: true,

@@ -36,6 +36,18 @@ fn its_labels_annotations_and_cache_are_read() {
 }
 
 #[test]
+fn it_runs_since_its_container_does() {
+    let since = |state: &Value| {
+        let container = json!({"name": "m", "state": state});
+        pod(&json!({"phase": "Running", "containerStatuses": [container]})).running_since
+    };
+    let time: Time = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+    assert_eq!(since(&json!({"running": {"startedAt": time}})), Some(time));
+    assert_eq!(since(&json!({"running": {}})), None);
+    assert_eq!(since(&json!({"waiting": {"reason": "CrashLoopBackOff"}})), None);
+}
+
+#[test]
 fn a_pod_without_our_label_is_not_ours() {
     let pod: SlimPod = serde_json::from_value(json!({"metadata": {"name": "x", "uid": "u"}})).unwrap();
     assert_eq!(MountpointPod::of(&pod), None);

@@ -135,9 +135,15 @@ pub struct SlimContainerStatus {
 #[derive(Deserialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SlimContainerState {
-    pub running: Option<IgnoredAny>,
+    pub running: Option<SlimRunning>,
     pub waiting: Option<SlimReason>,
     pub terminated: Option<SlimEnd>,
+}
+
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SlimRunning {
+    pub started_at: Option<Time>,
 }
 
 #[derive(Deserialize, Clone, Debug, Default)]

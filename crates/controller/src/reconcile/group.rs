@@ -70,6 +70,7 @@ impl Reconciler {
         let ending = view.workloads.iter().filter(|workload| workload.terminating);
         let version = self.writer.driver_version();
         let is_outdated = volume.is_some() && self.has_outdated(view);
+        let upgrades = is_outdated && self.world().begin_upgrade(&view.key.node, version, &now);
         let group = Group {
             key: view.key.clone(),
             now,
@@ -85,7 +86,7 @@ impl Reconciler {
             early_mount: view.volume.as_ref().and_then(S3Volume::early_mount).filter(|_| is_drivers),
             authentication: volume.map(|volume| volume.authentication).filter(|_| is_same_volume(view)),
             node_gone,
-            upgrades: is_outdated && self.world().begin_upgrade(&view.key.node, version),
+            upgrades,
         };
         Ok((group, waiting))
     }

@@ -30,6 +30,7 @@ impl World {
         self.attachments_by_volume.entry(volume).or_default().insert(name.clone());
         let uids: Vec<String> = attachment.spec.workload_uids().map(str::to_owned).collect();
         let node = attachment.spec.node_name.clone();
+        self.attachments_by_node.entry(node.clone()).or_default().insert(name.clone());
         self.attachments.insert(name.clone(), attachment);
         self.regroup(&name);
         let mut keys = self.groups_of(&BTreeSet::from([name]));
@@ -52,6 +53,7 @@ impl World {
             remove_from(&mut self.attachments_by_group, &group, name);
         }
         remove_from(&mut self.attachments_by_volume, &attachment.spec.persistent_volume_name, name);
+        remove_from(&mut self.attachments_by_node, &attachment.spec.node_name, name);
         for pod in attachment.spec.mountpoint_pods.keys() {
             remove_from(&mut self.attachments_by_pod, pod, name);
         }

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
 use super::state::{Demand, World, remove_from};
 use crate::key::Key;
 use crate::observed::{MountpointPod, Phase};
 use crate::room::lacked_by_mountpoint_pod;
+use crate::upgrade::{Assigned, NodeUpgrade};
 
 impl World {
     pub fn set_pod(&mut self, pod: MountpointPod) -> Vec<Key> {
@@ -85,11 +88,10 @@ impl World {
     }
 
     fn keys_on(&self, node: &str) -> Vec<Key> {
-        let attachments = self.attachments.values().filter(|attachment| attachment.spec.node_name == node);
-        let attachments: BTreeSet<String> = attachments.map(|attachment| attachment.name.clone()).collect();
         let pods = self.pods.values().filter(|pod| pod.node.as_deref() == Some(node) && self.is_unnamed(pod));
         let pods = pods.map(|pod| Key::Pod(pod.name.clone()));
-        self.groups_of(&attachments).into_iter().chain(pods).chain(self.warm_key(node)).collect()
+        let attachments = self.attachments_by_node.get(node).map(|names| self.groups_of(names));
+        attachments.into_iter().flatten().chain(pods).chain(self.warm_key(node)).collect()
     }
 
     pub fn set_role(&mut self, uid: &str, role: String) -> Vec<Key> {
@@ -120,18 +122,21 @@ impl World {
         all.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    /// Reserves the node for one mount that moves to this version, unless another Mountpoint Pod of this version starts there:
-    /// mounts move one after the other, and if the version cannot start, the others stay.
-    pub fn begin_upgrade(&mut self, node: &str, driver_version: &str) -> bool {
-        let is_here = |attachment: &String| {
-            self.attachments.get(attachment).is_some_and(|attachment| attachment.spec.node_name == node)
-        };
-        let starts = |pod: &MountpointPod| {
-            pod.phase == Phase::Pending
-                && pod.driver_version == driver_version
-                && pod.attachment.iter().any(is_here)
-        };
-        !self.pods.values().any(starts) && self.upgrading.insert(node.to_owned())
+    /// Reserves the node for one mount that moves to this version, if it is the turn of another one.
+    pub fn begin_upgrade(&mut self, node: &str, driver_version: &str, now: &Time) -> bool {
+        let attachments = self.attachments_on(node).map(|attachment| Assigned {
+            named: attachment.spec.mountpoint_pods.keys().map(|name| self.pods.get(name)).collect(),
+            unnamed: self.unnamed_of(&attachment.name).collect(),
+        });
+        let attachments = attachments.collect();
+        let may_go_on = NodeUpgrade { now, driver_version, attachments }.may_go_on();
+        may_go_on && self.upgrading.insert(node.to_owned())
+    }
+
+    /// Those that were created for the attachment.
+    fn unnamed_of(&self, attachment: &str) -> impl Iterator<Item = &MountpointPod> {
+        let created = self.pods_by_attachment.get(attachment).into_iter().flatten();
+        created.filter_map(|name| self.pods.get(name)).filter(|pod| self.is_unnamed(pod))
     }
 
     pub fn is_named(&self, pod: &str) -> bool {

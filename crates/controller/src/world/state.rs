@@ -57,6 +57,7 @@ pub struct World {
     pub(super) attachments_by_pod: HashMap<String, BTreeSet<String>>,
     /// Keyed by the attachment that each pod was created for, whether that exists or not.
     pub(super) pods_by_attachment: HashMap<String, BTreeSet<String>>,
+    pub(super) attachments_by_node: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_volume: HashMap<String, BTreeSet<String>>,
     pub(super) attachments_by_group: HashMap<String, BTreeSet<String>>,
     pub(super) group_of_attachment: HashMap<String, String>,
@@ -77,6 +78,10 @@ impl World {
         names: Option<&'a BTreeSet<String>>,
     ) -> impl Iterator<Item = &'a Attachment> {
         names.into_iter().flatten().filter_map(move |name| self.attachments.get(name))
+    }
+
+    pub(super) fn attachments_on(&self, node: &str) -> impl Iterator<Item = &Attachment> {
+        self.attachments_in(self.attachments_by_node.get(node))
     }
 
     /// Whether the caches can be trusted to show every write but the last few.

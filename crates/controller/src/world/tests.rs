@@ -39,6 +39,7 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         terminating: false,
         deleted: None,
         started: true,
+        running_since: None,
         needs_unmount: false,
         no_new_workload: false,
         movable: true,
@@ -200,4 +201,19 @@ fn a_node_that_comes_wakes_those_who_wait_on_it() {
     let wanted = world.set_workload(workload("w"));
     assert_eq!(world.set_node("n".into()), wanted);
     assert_eq!(world.set_node("n".into()), []);
+}
+
+#[test]
+fn another_mount_of_a_node_waits_for_the_one_that_moves() {
+    let (mut world, now) = (World::default(), Time(jiff::Timestamp::UNIX_EPOCH));
+    world.set_attachment(attachment(1, "", "mp-2", &["w"]));
+    let next = mountpoint_pod("mp-2", "a", "w");
+    world.set_pod(MountpointPod { running_since: Some(now.clone()), driver_version: "2".into(), ..next });
+    let old = mountpoint_pod("mp", "a", "w");
+    world.set_pod(old.clone());
+    assert!(!world.begin_upgrade("n", "2", &now));
+    assert!(world.begin_upgrade("other", "2", &now));
+    world.set_pod(MountpointPod { resource_version: 2, phase: Phase::Succeeded, ..old });
+    assert!(world.begin_upgrade("n", "2", &now));
+    assert!(!world.begin_upgrade("n", "2", &now), "a decision is under way");
 }

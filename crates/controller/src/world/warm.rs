@@ -25,13 +25,12 @@ impl World {
     pub fn warm_node(&mut self, node: &str, now: &Time) -> WarmNode {
         let own = self.warm.by_node.get(node).into_iter().flatten();
         let warm: Vec<MountpointPod> = own.filter_map(|name| self.pods.get(name)).cloned().collect();
-        let here = || self.attachments.values().filter(|attachment| attachment.spec.node_name == node);
-        let named = here().flat_map(|attachment| attachment.spec.mountpoint_pods.keys());
+        let named = self.attachments_on(node).flat_map(|attachment| attachment.spec.mountpoint_pods.keys());
         let starting = named.filter_map(|name| self.pods.get(name)).filter(|pod| pod.phase == Phase::Pending);
         let starting = starting.filter_map(|pod| pod.created.clone()).max();
         // Another leader kept one there, and only that one knew since when the node is in use.
         let is_inherited = !self.warm.used.contains_key(node) && !warm.is_empty();
-        if self.nodes.contains(node) && (is_inherited || here().next().is_some()) {
+        if self.nodes.contains(node) && (is_inherited || self.attachments_by_node.contains_key(node)) {
             self.warm.used.insert(node.to_owned(), now.clone());
         }
         let yields = self.warm.yielding.remove(node);

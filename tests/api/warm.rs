@@ -8,6 +8,7 @@ mod races;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use contract::attachment::MountpointS3PodAttachment;
 use contract::names::annotation;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
@@ -64,6 +65,16 @@ async fn runs(stage: &Stage, pod: &Pod) {
         stage.schedule_mountpoint(&pod.name_any()).await;
         stage.run_mountpoint(&pod.name_any()).await;
     }
+}
+
+async fn says_that_it_was_claimed(stage: &Stage, attachment: &MountpointS3PodAttachment) {
+    eventually("the attachment says that its pod was claimed", REACTS_WITHIN, || async {
+        let conditions = stage.attachments().get(&attachment.name_any()).await.unwrap().status;
+        let conditions = conditions.map(|status| status.conditions).unwrap_or_default();
+        let is_said = conditions.iter().any(|condition| condition.reason == "WarmMountpointPodClaimed");
+        Seen::some(is_said.then_some(()), format!("{conditions:?}"))
+    })
+    .await;
 }
 
 /// Waits until the controller has seen that they run.

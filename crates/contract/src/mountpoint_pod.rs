@@ -76,6 +76,8 @@ pub struct MountpointPod {
     pub attachment: Option<String>,
     /// `None` for one that was created for a volume, or is claimed.
     pub warm: Option<Warm>,
+    /// It was warm until then.
+    pub claimed: bool,
     pub early_mount: Option<EarlyMount>,
     pub volume_name: Option<String>,
     /// The workload it was created for; others may have joined since.
@@ -144,6 +146,7 @@ impl MountpointPod {
                 node: node.clone(),
                 shape: annotation(annotation::WARM_SHAPE).cloned().unwrap_or_default(),
             }),
+            claimed: annotation(annotation::EARLY_MOUNT).is_some(),
             early_mount: annotation(annotation::EARLY_MOUNT).and_then(|text| serde_json::from_str(text).ok()),
             volume_name: annotation(annotation::VOLUME_NAME).cloned(),
             workload_uid: pod.labels().get(label::WORKLOAD_UID).cloned(),

@@ -71,7 +71,8 @@ pub mod annotation {
     pub const MOVABLE: &str = "s3.csi.scality.com/movable";
     /// The node that it is kept ready on, until an attachment claims it.
     pub const WARM_ON: &str = "s3.csi.scality.com/warm-on";
-    /// What the node may mount before the kubelet asks for it, as JSON, on a warm pod that was claimed.
+    /// On a pod that was warm until it was claimed: what the node may mount before the kubelet asks for it, as JSON. `null` if that
+    /// is nothing.
     pub const EARLY_MOUNT: &str = "s3.csi.scality.com/early-mount";
     /// What it was made of, as long as it is warm: after an upgrade, pods made of anything else are replaced.
     pub const WARM_SHAPE: &str = "s3.csi.scality.com/warm-shape";

@@ -1,5 +1,7 @@
 //! The condition of an attachment. Pure.
 
+use std::collections::BTreeMap;
+
 use contract::mountpoint_pod::{MountpointPod, Phase};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
@@ -7,13 +9,13 @@ use crate::events::Reason;
 use crate::notices::start_failure_message;
 use crate::observed::Attachment;
 use crate::step::Step;
-use crate::world::View;
 
 /// The one condition: whether every Mountpoint Pod of the attachment can serve.
 const CONDITION: &str = "Healthy";
 
 /// The condition as it should be, unless it already is. None is written while nothing was ever wrong, except that a warm pod
-/// was claimed: nothing else shows that later.
+/// was claimed. That is read from the pod, and not remembered: the one write that says it may fail, or its controller may die
+/// before it.
 fn condition(
     attachment: &Attachment,
     failure: Option<(Reason, String)>,
@@ -50,24 +52,25 @@ fn condition(
 /// What has to be written; `failure` is why there are no Mountpoint Pods at all.
 pub fn changes(
     namespace: &str,
-    view: &View,
+    attachments: &[Attachment],
+    pods: &BTreeMap<String, MountpointPod>,
     failure: Option<&(Reason, String)>,
-    is_claimed: bool,
     now: &Time,
 ) -> Vec<Step> {
-    let changed = view.attachments.iter().filter_map(|attachment| {
-        let pods = attachment.spec.mountpoint_pods.keys();
-        let mut start_failures = pods.clone().filter_map(|name| {
-            let failure = view.pods.get(name)?.start_failure.as_ref()?;
+    let changed = attachments.iter().filter_map(|attachment| {
+        let named = attachment.spec.mountpoint_pods.keys();
+        let mut start_failures = named.clone().filter_map(|name| {
+            let failure = pods.get(name)?.start_failure.as_ref()?;
             Some((failure.into(), start_failure_message(namespace, name, failure)))
         });
         let failure = failure.cloned().or_else(|| start_failures.next());
         let serves = |pod: &MountpointPod| pod.phase == Phase::Running && !pod.is_ending();
-        let all_serve = pods.clone().all(|name| view.pods.get(name).is_some_and(serves));
+        let all_serve = named.clone().all(|name| pods.get(name).is_some_and(serves));
         if failure.is_none() && !all_serve {
             // Starting: what the condition says stays true until all of them run.
             return None;
         }
+        let is_claimed = named.filter_map(|name| pods.get(name)).any(|pod| pod.claimed);
         let condition = Box::new(condition(attachment, failure, is_claimed, now)?);
         Some(Step::SetCondition { attachment: attachment.name.clone(), condition })
     });
@@ -106,7 +109,7 @@ mod tests {
         assert_eq!((claimed.status.as_str(), claimed.reason.as_str()), ("True", "WarmMountpointPodClaimed"));
         let served = attachment(vec![claimed]);
         assert_eq!(condition(&served, None, true, &at(2)), None);
-        assert_eq!(condition(&served, None, false, &at(2)), None);
+        assert_eq!(condition(&served, None, false, &at(2)), None, "another pod has taken its place");
         let wrong = Some((Reason::MountpointPodFailed, "evicted".to_owned()));
         assert_eq!(condition(&served, wrong, false, &at(3)).unwrap().status, "False");
     }

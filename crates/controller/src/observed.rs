@@ -182,6 +182,7 @@ pub fn created(name: &str) -> MountpointPod {
         driver_version: String::new(),
         attachment: None,
         warm: None,
+        claimed: false,
         early_mount: None,
         volume_name: None,
         workload_uid: None,

@@ -6,11 +6,11 @@ use contract::attachment::MountpointS3PodAttachment;
 use contract::names::{annotation, label};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Resource as _, ResourceExt as _};
+use s3_csi_tests::Stage;
 use s3_csi_tests::controller::{self, Controller};
-use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::{Value, json};
 
-use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, runs, stage};
+use super::{known, number_of_warm_pods, ready, runs, says_that_it_was_claimed, stage};
 
 #[tokio::test]
 async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
@@ -52,13 +52,7 @@ async fn a_new_volume_claims_a_warm_pod_and_another_takes_its_place() {
     assert_eq!(stage.attached(&joined).await.1.name_any(), warm);
 
     assert!(!number_of_warm_pods(&stage, 1).await.contains(&warm), "another one takes its place");
-    eventually("the attachment says so", REACTS_WITHIN, || async {
-        let conditions = stage.attachments().get(&attachment.name_any()).await.unwrap().status;
-        let conditions = conditions.map(|status| status.conditions).unwrap_or_default();
-        let is_said = conditions.iter().any(|condition| condition.reason == "WarmMountpointPodClaimed");
-        Seen::some(is_said.then_some(()), format!("{conditions:?}"))
-    })
-    .await;
+    says_that_it_was_claimed(&stage, &attachment).await;
     let metrics = controller.metrics();
     for result in ["hit", "being_replaced", "other_shape"] {
         let line = format!("s3_csi_controller_warm_claims_total{{result=\"{result}\"}} 1");

@@ -12,7 +12,9 @@ use s3_csi_tests::refusal::{deny_updates, lift, never_answer_updates};
 use s3_csi_tests::{Seen, Stage, eventually};
 use serde_json::json;
 
-use super::{REACTS_WITHIN, known, number_of_warm_pods, ready, runs, stage, warm_pods};
+use super::{
+    REACTS_WITHIN, known, number_of_warm_pods, ready, runs, says_that_it_was_claimed, stage, warm_pods,
+};
 
 /// As a controller leaves it that is killed between the claim and the attachment.
 #[tokio::test]
@@ -29,8 +31,9 @@ async fn a_claimed_pod_without_an_attachment_serves_its_workload_or_ends() {
     claim(&stage, &two, "left", "c0ffee").await;
 
     let _controller = Controller::start(&stage.here.client, &["--warm-mountpoint-pods=2"]).await;
-    let (_, serving) = stage.attached(&stays).await;
+    let (attachment, serving) = stage.attached(&stays).await;
     assert_eq!(serving.name_any(), one);
+    says_that_it_was_claimed(&stage, &attachment).await;
     stage.marked_for_unmount(&two).await;
     number_of_warm_pods(&stage, 2).await;
 }
@@ -49,6 +52,7 @@ async fn claim(stage: &Stage, pod: &str, volume: &str, uid: &str) {
         "annotations": {
             annotation::WARM_ON: null, annotation::WARM_SHAPE: null,
             annotation::ATTACHMENT: key.attachment_name(), annotation::VOLUME_NAME: key.volume_name,
+            annotation::EARLY_MOUNT: "null",
         },
         "ownerReferences": null,
     }});

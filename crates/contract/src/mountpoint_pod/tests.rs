@@ -48,6 +48,20 @@ fn it_runs_since_its_container_does() {
 }
 
 #[test]
+fn a_claimed_pod_is_known_by_what_may_be_mounted_early() {
+    let claimed = |annotations: &Value| {
+        let labels = json!({label::DRIVER_VERSION: "1"});
+        let metadata = json!({"name": "mp-1", "uid": "u", "labels": labels, "annotations": annotations});
+        let pod = MountpointPod::of(&serde_json::from_value(json!({"metadata": metadata})).unwrap()).unwrap();
+        (pod.claimed, pod.early_mount.is_some())
+    };
+    let early = EarlyMount { attributes: BTreeMap::new(), mount_options: vec![] };
+    assert_eq!(claimed(&json!({annotation::EARLY_MOUNT: json!(early).to_string()})), (true, true));
+    assert_eq!(claimed(&json!({annotation::EARLY_MOUNT: "null"})), (true, false));
+    assert_eq!(claimed(&json!({})), (false, false));
+}
+
+#[test]
 fn a_pod_without_our_label_is_not_ours() {
     let pod: SlimPod = serde_json::from_value(json!({"metadata": {"name": "x", "uid": "u"}})).unwrap();
     assert_eq!(MountpointPod::of(&pod), None);

@@ -74,9 +74,7 @@ impl Blueprint {
                 .into();
         let usual = self.annotations(attachment, key, served);
         annotations.extend(usual.into_iter().map(|(name, value)| (name, Some(value))));
-        let early_mount =
-            early_mount.map(|early| (annotation::EARLY_MOUNT.to_owned(), Some(json!(early).to_string())));
-        annotations.extend(early_mount);
+        annotations.insert(annotation::EARLY_MOUNT.to_owned(), Some(json!(early_mount).to_string()));
         json!({
             "labels": self.labels(workload_uid, &key.volume_name),
             "annotations": annotations,
@@ -155,6 +153,8 @@ mod tests {
             assert_eq!(warm["spec"], usual["spec"]);
             let patch = blueprint.claim("s3pa-1", "uid-1", &key, served, None);
             merge(&mut warm["metadata"], &patch);
+            let annotations = warm["metadata"]["annotations"].as_object_mut().unwrap();
+            assert_eq!(annotations.remove(annotation::EARLY_MOUNT), Some(json!("null")));
             assert_eq!(warm["metadata"], usual["metadata"]);
         }
     }

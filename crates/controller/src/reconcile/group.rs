@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use service::events;
 
 use super::{CACHE_LAG, ReconcileError, Reconciler, Written};
+use crate::apply::StepError;
 use crate::conditions;
 use crate::dispatch::Outcome;
 use crate::events::Notice;
@@ -17,7 +18,6 @@ use crate::group::{Group, is_outdated};
 use crate::mountpoint_pod::Served;
 use crate::notices;
 use crate::observed::{S3Volume, Workload};
-use crate::step::Step;
 use crate::world::View;
 
 /// Between looks whether another mount of the node has moved to this version.
@@ -36,8 +36,9 @@ impl Reconciler {
         if group.upgrades {
             self.world().upgrading.remove(&view.key.node);
         }
-        self.report(name, &view, plan.as_ref(), &group, &waiting, &written).await;
+        let reported = self.report(name, &view, plan.as_ref(), &group, &waiting, &written).await;
         written.complete()?;
+        reported?;
         let cache_lags = (group.gone.len() < view.suspects.len()).then_some(CACHE_LAG);
         let waits_for_turn = volume.is_some() && !group.upgrades && self.has_outdated(&view);
         let turn = waits_for_turn.then_some(UPGRADE_TURN);
@@ -100,7 +101,7 @@ impl Reconciler {
         group: &Group,
         waiting: &[Workload],
         written: &Written,
-    ) {
+    ) -> Result<(), StepError> {
         let (plan, invalid) =
             (plan.and_then(|plan| plan.as_ref().ok()), plan.and_then(|plan| plan.as_ref().err()));
         let failure = notices::failure(&view.key, invalid, written.error());
@@ -123,18 +124,14 @@ impl Reconciler {
             self.events.publish(notice);
         }
         // After applying the steps.
-        let Some(view) = self.world().view(name) else { return };
+        let Some(view) = self.world().view(name) else { return Ok(()) };
         for notice in notices::start_failures(namespace, &view) {
             self.events.publish(&notice);
         }
         let failure = failure.filter(|_| written.failed.is_some());
-        let is_claimed = written.steps.iter().any(Step::claims);
-        let now = Time(Timestamp::now());
-        for step in conditions::changes(namespace, &view, failure.as_ref(), is_claimed, &now) {
-            if let Err(error) = self.apply_step(&step, Some(&view.key), None).await {
-                tracing::warn!(%error, "condition not written");
-            }
-        }
+        let (attachments, pods, now) = (&view.attachments, &view.pods, Time(Timestamp::now()));
+        let changes = conditions::changes(namespace, attachments, pods, failure.as_ref(), &now);
+        self.apply(changes, Some(&view.key), None).await.complete()
     }
 
     fn has_outdated(&self, view: &View) -> bool {

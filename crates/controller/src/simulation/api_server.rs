@@ -7,6 +7,7 @@ use contract::authentication::AuthenticationSource;
 use contract::mountpoint_pod::Warm;
 use contract::sharing::{Identity, SharingKey};
 
+use crate::conditions;
 use crate::group::Group;
 use crate::observed::{Attachment, MountpointPod, Phase, created};
 use crate::step::Step;
@@ -126,7 +127,13 @@ impl Server {
                 }
                 same
             }
-            Step::SetCondition { .. } => unreachable!("a decision does not write conditions"),
+            Step::SetCondition { attachment, condition } => {
+                let version = self.next();
+                let Some(attachment) = self.attachments.get_mut(&attachment) else { return false };
+                attachment.conditions = vec![*condition];
+                attachment.resource_version = version;
+                true
+            }
             step => self.apply_to_pod(step),
         }
     }
@@ -160,6 +167,7 @@ impl Server {
                 let volume_name = self.volume_of(&attachment);
                 self.change(&name, |pod| {
                     pod.warm = None;
+                    pod.claimed = true;
                     pod.attachment = Some(attachment);
                     pod.volume_name = volume_name;
                     pod.workload_uid = Some(workload_uid);
@@ -229,14 +237,31 @@ impl Server {
         }
     }
 
-    /// As the reconciler does: if the warm pod can no longer be claimed, it goes on without it. It stops after `limit` steps.
+    /// As the reconciler does: if the warm pod can no longer be claimed, it goes on without it, and in the end it writes conditions.
+    /// It stops after `limit` steps.
     pub(super) fn write(&mut self, mut group: Group, limit: usize) {
         let steps = group.decide();
-        let applied = self.apply_some(&steps, limit);
+        let mut applied = self.apply_some(&steps, limit);
         if applied < limit && steps.get(applied).is_some_and(Step::claims) {
             group.warm = None;
-            self.apply_some(&group.decide(), limit - applied);
+            applied += self.apply_some(&group.decide(), limit - applied);
         }
+        let is_of_key = |attachment: &&Attachment| Self::key_of(&attachment.spec) == group.key;
+        let attachments: Vec<Attachment> = self.attachments.values().filter(is_of_key).cloned().collect();
+        let conditions = conditions::changes("ns", &attachments, &self.pods, None, &group.now);
+        self.apply_some(&conditions, limit - applied);
+    }
+
+    /// Whether the attachments of claimed pods that serve say so.
+    pub(super) fn claims_are_said(&self) -> bool {
+        self.attachments.values().all(|attachment| {
+            let named = attachment.spec.mountpoint_pods.keys();
+            let pods: Vec<&MountpointPod> = named.filter_map(|name| self.pods.get(name)).collect();
+            let is_claimed = pods.iter().any(|pod| pod.claimed);
+            let serves = pods.iter().all(|pod| pod.phase == Phase::Running);
+            let reasons = attachment.conditions.iter().map(|condition| condition.reason.as_str());
+            !is_claimed || !serves || reasons.eq(["WarmMountpointPodClaimed"])
+        })
     }
 
     /// Applies in order until one fails or `limit` is reached, and returns how many were applied.

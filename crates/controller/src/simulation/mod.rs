@@ -262,6 +262,7 @@ impl Server {
                 }
             }
         }
+        assert!(self.claims_are_said(), "an attachment does not say that its pod was claimed: {self:#?}");
         let used: BTreeSet<&String> = self.attachments.values().map(|it| &it.spec.node_name).collect();
         let warm = self.pods.values().filter_map(|pod| pod.warm.as_ref());
         let mut nodes: Vec<&String> = warm.clone().map(|warm| &warm.node).collect();
@@ -302,6 +303,22 @@ fn two_controllers_attach_a_workload_of_an_edited_volume_once() {
         Event::Arrive { node: 0, volume: 0 },
         reconcile(2),
         reconcile(1),
+    ]);
+}
+
+#[test]
+fn a_claim_is_said_although_its_controller_ended_before() {
+    let arrive = |volume| Event::Arrive { node: 0, volume };
+    let reconcile = |group, steps| Event::Reconcile { group, age: 0, steps };
+    run(&[
+        arrive(0),
+        reconcile(0, 5),
+        Event::PodRuns { pod: 0 },
+        Event::Warm { node: 0, age: 0, steps: 5 },
+        Event::PodRuns { pod: 1 },
+        arrive(1),
+        // The claim and the attachment.
+        reconcile(1, 2),
     ]);
 }
 

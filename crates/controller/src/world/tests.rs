@@ -46,6 +46,7 @@ pub(super) fn mountpoint_pod(name: &str, attachment: &str, workload_uid: &str) -
         driver_version: "1".into(),
         attachment: Some(attachment.into()),
         warm: None,
+        claimed: false,
         early_mount: None,
         volume_name: Some("pv".into()),
         workload_uid: Some(workload_uid.into()),

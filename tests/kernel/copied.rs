@@ -20,7 +20,7 @@ const FIRST: usize = 10 << 20;
 /// A part and a bit, so that two parts are sent.
 const SECOND: usize = 9 << 20;
 
-fn unchanged() -> Faulty {
+pub(crate) fn unchanged() -> Faulty {
     Faulty::before("s3.test:80", |_, _| Fault::None)
 }
 
@@ -29,13 +29,13 @@ fn begins(line: &str) -> bool {
     line.starts_with("POST ") && line.contains("?uploads")
 }
 
-fn ends(line: &str) -> bool {
+pub(crate) fn ends(line: &str) -> bool {
     line.starts_with("POST ") && line.contains("?uploadId=")
 }
 
 /// Writes a file and closes a duplicate, which publishes it: on the thread that opened it, as the mount process takes that of
 /// another one for that of another program.
-fn published(served: &Served, name: &str) -> File {
+pub(crate) fn published(served: &Served, name: &str) -> File {
     let written = served.touch(name, |path| {
         let mut file = File::create(path)?;
         file.write_all(&content(FIRST, 1))?;

@@ -1,6 +1,7 @@
 //! Real mounts in a namespace of their own, which takes everything that is left behind with it.
 
 mod aimed;
+mod closing;
 mod continued;
 mod copied;
 mod credentials;

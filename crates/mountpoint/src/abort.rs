@@ -9,7 +9,7 @@ use futures::executor::block_on;
 use thiserror::Error;
 
 use crate::client::Client;
-use crate::journal::{Journal, Record};
+use crate::multipart::Unfinished;
 use crate::raw_client::{ABORT, RawError, bodyless};
 use crate::server_timeout::{Awaited, ServerTimedOut};
 
@@ -27,14 +27,18 @@ enum AbortError {
 
 /// On a thread of its own: the server may be slow, and programs do not wait for it. What fails is tried again by the next
 /// mount process.
-pub(crate) fn abort_all(client: Client, uploads: BTreeSet<String>, journal: Arc<Journal>) -> io::Result<()> {
+pub(crate) fn abort_all(
+    client: Client,
+    uploads: BTreeSet<String>,
+    unfinished: Arc<Unfinished>,
+) -> io::Result<()> {
     let abort_all = move || {
         thread::sleep(BEGIN_AFTER);
         for upload in uploads {
             match block_on(abort(&client, &upload)) {
                 Ok(()) => {
                     tracing::info!(upload, "aborted the upload of a mount process that died");
-                    journal.record(&Record::UploadEnded(upload));
+                    unfinished.ended(&upload);
                 }
                 Err(error) => tracing::warn!(%error, upload, "cannot abort an unfinished upload"),
             }

@@ -4,6 +4,7 @@
 //! they are continued.
 
 mod confirm;
+mod finish;
 mod named;
 mod renew_keys;
 mod requests;

@@ -1,7 +1,6 @@
 //! The continuation of a large file: the server copies the object that the file was so far to the beginning of a multipart
 //! upload, so that only what is written from now on is sent to it.
 
-mod answer;
 mod failure;
 
 use std::collections::VecDeque;
@@ -13,12 +12,13 @@ use mountpoint_s3_client::types::{
     ETag, PutObjectParams, PutObjectTrailingChecksums, UploadChecksum, UploadReview, UploadReviewOutcome,
     UploadReviewPart,
 };
-use mountpoint_s3_crt::http::request_response::Headers;
 
+use crate::completion::{Completed, Part, copied, sent, upload_id};
+use crate::journal::{Checksums, Completion, Terms, Version};
+use crate::multipart::Watch;
 use crate::put::checksum;
-use crate::raw_client::{ABORT, RawClient, RawError, Request, Response, Sending, bodyless, escaped};
-use answer::Part;
-use failure::{NOT_FOUND, PRECONDITION_FAILED, cannot_copy};
+use crate::raw_client::{RawClient, Request, Sending, escaped};
+use failure::cannot_copy;
 
 pub(crate) use failure::{ContinuationError, failed};
 
@@ -31,14 +31,6 @@ const PARTS_UNDER_WAY: usize = 2;
 /// S3's limits of an upload. Only its last part may be smaller.
 const SMALLEST_PART: u64 = 5 * 1024 * 1024;
 const MOST_PARTS: usize = 10_000;
-
-/// The object that a continued file has become.
-#[derive(Debug)]
-pub(crate) struct Continued {
-    pub(crate) etag: ETag,
-    pub(crate) encryption: Option<String>,
-    pub(crate) kms_key: Option<String>,
-}
 
 /// Dropped before it is complete, it is aborted.
 #[derive(Debug)]
@@ -58,6 +50,7 @@ pub(crate) struct Continuation {
     /// What was sent, for the library, which knows nothing of what was copied.
     sent: Vec<UploadReviewPart>,
     is_complete: bool,
+    watch: Watch,
 }
 
 /// Whether the server can be asked to copy the beginning of a file of this length.
@@ -84,9 +77,12 @@ impl Continuation {
                 body: Vec::new(),
             })?
             .await;
-        let id = answer::upload_id(&begun.map_err(cannot_copy)?.body)?;
+        let id = upload_id(&begun.map_err(cannot_copy)?.body)?;
         let path = format!("{object}?uploadId={}", escaped(&id).replace('/', "%2F"));
-        raw.bucket.telemetry.unfinished_uploads.begun(path.clone());
+        let unfinished = &raw.bucket.telemetry.unfinished_uploads;
+        let mut watch = Watch::new(Arc::clone(unfinished), object);
+        watch.begin();
+        unfinished.begun(&path);
         let checksums = params.trailing_checksums.clone();
         let mut continuation = Self {
             raw,
@@ -100,6 +96,7 @@ impl Continuation {
             sending: VecDeque::new(),
             sent: Vec::new(),
             is_complete: false,
+            watch,
         };
         continuation.parts = continuation.copy(key, length).await?;
         Ok(continuation)
@@ -119,8 +116,8 @@ impl Continuation {
             ];
             async move {
                 let number = usize::try_from(part).unwrap_or(usize::MAX) + 1;
-                let copied = self.send("UploadPartCopy", number, headers, Vec::new())?.await;
-                Ok(answer::copied(&copied.map_err(cannot_copy)?.body)?)
+                let answer = self.send("UploadPartCopy", number, headers, Vec::new())?.await;
+                Ok(copied(&answer.map_err(cannot_copy)?.body)?)
             }
         });
         stream::iter(copies).buffered(COPIES).try_collect().await
@@ -176,7 +173,7 @@ impl Continuation {
 
     async fn finish_part(&mut self) -> Result<(), ContinuationError> {
         if let Some(sending) = self.sending.pop_front() {
-            self.parts.push(answer::sent(&sending.await?.headers)?);
+            self.parts.push(sent(&sending.await?.headers)?);
         }
         Ok(())
     }
@@ -185,7 +182,7 @@ impl Continuation {
     pub(crate) async fn complete(
         mut self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome,
-    ) -> Result<Continued, ContinuationError> {
+    ) -> Result<Completed, ContinuationError> {
         if !self.held.is_empty() {
             self.send_held().await?;
         }
@@ -197,62 +194,34 @@ impl Continuation {
         if matches!(review(UploadReview { parts, checksum_algorithm }), UploadReviewOutcome::Abort) {
             return Err(ContinuationError::Checksum);
         }
-        let request = Request {
-            method: "POST",
-            operation: "CompleteMultipartUpload",
-            path: self.path.clone(),
-            headers: vec![("If-Match", self.replaces.as_str().to_owned())],
-            body: answer::parts(&self.parts).into_bytes(),
+        let completion = Completion {
+            upload: self.path.clone(),
+            length: self.length,
+            before: Version::of(Some(self.replaces.as_str())),
+            terms: self.terms(),
         };
-        let Response { headers, body } = match self.raw.send(request)?.await {
-            Err(RawError::Refused { status: PRECONDITION_FAILED | NOT_FOUND, .. }) => {
-                return self.completed_before().await;
-            }
-            answer => answer?,
-        };
+        let completed = completion.complete(&self.raw, &self.parts).await?;
         self.is_complete = true;
-        Ok(continued(answer::completed(&body)?, &headers))
+        Ok(completed)
     }
 
-    /// The S3 client repeats a request whose answer was lost, and the server refuses the second one because of the first. An
-    /// upload that is complete is no longer there.
-    async fn completed_before(mut self) -> Result<Continued, ContinuationError> {
-        match self.raw.send(bodyless("GET", "ListParts", self.path.clone()))?.await {
-            Err(RawError::Refused { status: NOT_FOUND, .. }) => {}
-            answer => {
-                return answer.map_or_else(|error| Err(error.into()), |_| Err(ContinuationError::Replaced));
-            }
-        }
-        self.is_complete = true;
-        let object = self.path.split_once('?').map_or(&*self.path, |(object, _)| object);
-        match self.raw.send(bodyless("HEAD", "HeadObject", object.to_owned()))?.await {
-            Ok(Response { headers, .. }) if answer::length(&headers) == Some(self.length) => {
-                Ok(continued(answer::etag(&headers)?, &headers))
-            }
-            Ok(_) | Err(RawError::Refused { status: NOT_FOUND, .. }) => Err(ContinuationError::Replaced),
-            Err(error) => Err(error.into()),
-        }
+    /// It is about to be completed.
+    pub(crate) fn note_completion(&self, file: u64, mut completion: Completion) {
+        completion.terms = Terms { encryption: completion.terms.encryption, ..self.terms() };
+        self.watch.completing(file, completion);
+    }
+
+    fn terms(&self) -> Terms {
+        let (replaces, checksums) = (Some(self.replaces.as_str().to_owned()), Some(Checksums::Crc64nvme));
+        Terms { replaces, checksums, ..Terms::default() }
     }
 }
 
 impl Drop for Continuation {
     fn drop(&mut self) {
-        if self.is_complete {
-            return;
+        if !self.is_complete {
+            self.raw.abort(&self.path);
         }
-        // What cannot be aborted now, the next mount process aborts.
-        match self.raw.send(bodyless("DELETE", ABORT, self.path.clone())) {
-            Ok(sending) => sending.detach(),
-            Err(error) => tracing::warn!(%error, "cannot abort an upload"),
-        }
-    }
-}
-
-fn continued(etag: String, headers: &Headers) -> Continued {
-    Continued {
-        etag: etag.into(),
-        encryption: answer::header(headers, "x-amz-server-side-encryption"),
-        kms_key: answer::header(headers, "x-amz-server-side-encryption-aws-kms-key-id"),
     }
 }
 

@@ -12,7 +12,7 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::pipe;
 
 use crate::fuse::OpenFiles;
-use crate::journal::{Journal, Record};
+use crate::journal::Journal;
 
 /// On SIGTERM, tells the mounter whether it may end this process.
 pub(crate) fn on_request(open_files: Arc<OpenFiles>, journal: Arc<Journal>) -> io::Result<()> {
@@ -44,7 +44,7 @@ pub(crate) fn on_request(open_files: Arc<OpenFiles>, journal: Arc<Journal>) -> i
 
 /// Nothing that was begun here is to be repeated there.
 fn leave(journal: &Journal) -> MountReply {
-    journal.record(&Record::Left);
+    journal.leave();
     if journal.is_kept() { MountReply::Left } else { stay("its journal cannot be written") }
 }
 

@@ -5,6 +5,7 @@ mod attach;
 mod cache;
 mod changes;
 mod client;
+mod completion;
 mod connect;
 mod continuation;
 mod credentials;

@@ -21,7 +21,7 @@ use crate::connect::{Connected, Variable, connect};
 use crate::first_read::FIRST_BYTES;
 use crate::fuse::{Finish, FuseFilesystem, OpenFiles, Repetitions, Spools, Storage, Workers};
 use crate::inodes::Inodes;
-use crate::journal::{Begin, Journal};
+use crate::journal::{Begin, Journal, Known};
 use crate::memory::{self, SMALL_BUFFER};
 use crate::multipart::Unfinished;
 use crate::numbers::Numbers;
@@ -86,14 +86,19 @@ pub(crate) fn prepare(options: &Options, variable: Variable<'_>) -> Result<Prepa
         .build();
     let part_sizes = (parts.read_size_bytes, parts.write_size_bytes);
     let timeout = ServerTimeout::new(options.server_timeout()).map_err(cannot_serve)?;
-    let unfinished_uploads = Unfinished(Arc::clone(&journal));
-    let telemetry = Arc::new(Telemetry { server_timeout: Arc::clone(&timeout), unfinished_uploads });
+    let left = known.as_ref().map(|known| known.uploads.clone()).unwrap_or_default();
+    let unfinished_uploads = Unfinished::new(Arc::clone(&journal), left);
+    let telemetry = Arc::new(Telemetry {
+        server_timeout: Arc::clone(&timeout),
+        unfinished_uploads: Arc::clone(&unfinished_uploads),
+    });
     let found_in = known.as_ref().map(|known| known.begin.region.as_str());
     let Connected { client, first, personality, region } =
         connect(options, part_sizes, pool.clone(), &telemetry, found_in, variable)?;
     refuse_append(options, &path, personality)?;
-    if let Some(known) = known.as_ref().filter(|known| !known.uploads.is_empty()) {
-        abort_all(client.clone(), known.uploads.clone(), Arc::clone(&journal)).map_err(cannot_serve)?;
+    let abandoned = known.as_ref().map(Known::abandoned_uploads).unwrap_or_default();
+    if !abandoned.is_empty() {
+        abort_all(client.clone(), abandoned, unfinished_uploads).map_err(cannot_serve)?;
     }
 
     let config = filesystem_config(options, personality);

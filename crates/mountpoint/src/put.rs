@@ -2,6 +2,8 @@
 //! objects, empty ones, and those that continue an object which this process has published. Everything else is sent in
 //! parts, as the S3 client does it.
 
+mod completion;
+
 use std::sync::Arc;
 
 use futures::StreamExt as _;
@@ -14,6 +16,7 @@ use mountpoint_s3_client::types::{
 };
 use mountpoint_s3_client::{ObjectClient, PutObjectRequest as _, S3CrtClient};
 
+use crate::multipart::Watch;
 use crate::server_timeout::Answer;
 
 type Parts = <S3CrtClient as ObjectClient>::PutObjectRequest;
@@ -32,6 +35,7 @@ pub(crate) struct Put {
     params: PutObjectParams,
     single: Single,
     body: Body,
+    watch: Option<Watch>,
 }
 
 /// What is sent in a single request. Not what replaces an object that another client may own: if the server does not respond, a
@@ -72,9 +76,10 @@ impl Put {
         key: &str,
         params: PutObjectParams,
         single: Single,
+        watch: Option<Watch>,
     ) -> Self {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
-        Self { client, bucket, key, params, single, body: Body::Held(Vec::new()) }
+        Self { client, bucket, key, params, single, body: Body::Held(Vec::new()), watch }
     }
 
     pub(crate) async fn write(&mut self, slice: &[u8]) -> Answer<(), PutObjectError> {
@@ -89,6 +94,9 @@ impl Put {
             Body::Held(held) => {
                 let held = std::mem::take(held);
                 let mut parts = self.client.put_object(&self.bucket, &self.key, &self.params).await?;
+                if let Some(watch) = &mut self.watch {
+                    watch.begin();
+                }
                 if !held.is_empty() {
                     parts.write(&held).await?;
                 }
@@ -104,7 +112,7 @@ impl Put {
         self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
-        let Self { client, bucket, key, params, single, body } = self;
+        let Self { client, bucket, key, params, single, body, watch: _watch } = self;
         let changed = || {
             tracing::warn!(key, "another client has replaced or deleted the file while it was being written");
             Err(ObjectClientError::ServiceError(PutObjectError::PreconditionFailed))

@@ -1,40 +1,37 @@
 //! Requests that the library's client does not know, sent with the parts that the library's client is made of.
 
+mod failure;
+mod sending;
+
 use std::path::PathBuf;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock};
 
 use contract::keys::Keys;
-use futures::FutureExt as _;
-use futures::channel::oneshot;
-use mountpoint_s3_client::OnTelemetry as _;
 use mountpoint_s3_client::config::{Allocator, EndpointConfig, S3ClientAuthConfig, Uri};
 use mountpoint_s3_crt::auth::credentials::{
     CredentialsProvider, CredentialsProviderChainDefaultOptions, CredentialsProviderProfileOptions,
 };
-use mountpoint_s3_crt::common::error::Error as CrtError;
-use mountpoint_s3_crt::http::request_response::{Header, Headers, Message};
+use mountpoint_s3_crt::http::request_response::{Header, Message};
 use mountpoint_s3_crt::io::channel_bootstrap::{ClientBootstrap, ClientBootstrapOptions};
 use mountpoint_s3_crt::io::event_loop::EventLoopGroup;
 use mountpoint_s3_crt::io::host_resolver::{HostResolver, HostResolverDefaultOptions};
 use mountpoint_s3_crt::io::tls::{TlsConnectionOptions, TlsContext, TlsContextOptions};
 use mountpoint_s3_crt::s3::client::{
-    Client, ClientConfig, MetaRequest, MetaRequestOptions, MetaRequestResult, MetaRequestType,
-    init_signing_config,
+    Client, ClientConfig, MetaRequestOptions, MetaRequestType, init_signing_config,
 };
 use parking_lot::Mutex;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use thiserror::Error;
 
-use crate::credentials::{KeysError, Source};
+use crate::credentials::Source;
+use crate::multipart::Watch;
 use crate::server_timeout::ServerTimeout;
 use crate::telemetry::Telemetry;
 
+pub(crate) use failure::RawError;
+pub(crate) use sending::{Response, Sending};
+
 /// Of host names that are resolved: there is one.
 const HOSTS: usize = 1;
-/// Bytes of a response that are kept: more than any answer to these requests has.
-const MOST_BODY: usize = 64 * 1024;
 /// The unreserved characters of RFC 3986, and slashes.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
@@ -43,20 +40,9 @@ pub(crate) fn escaped(text: &str) -> String {
     utf8_percent_encode(text, ESCAPED).to_string()
 }
 
-#[derive(Debug, Error)]
-pub(crate) enum RawError {
-    #[error(transparent)]
-    Keys(#[from] KeysError),
-    #[error("cannot resolve the endpoint: {0}")]
-    Endpoint(String),
-    #[error("cannot read the CA bundle: {0}")]
-    CaBundle(String),
-    #[error("cannot send the request: {0}")]
-    Send(#[from] CrtError),
-    #[error("the S3 server answered with status {status}: {body}")]
-    Refused { status: i32, body: String },
-    #[error("the S3 client dropped the request")]
-    Dropped,
+/// With which the path of an object begins at this endpoint.
+fn prefix(endpoint: &Uri) -> String {
+    format!("{}/", endpoint.path().to_string_lossy().trim_end_matches('/'))
 }
 
 /// Where requests go, and what all of them have in common.
@@ -76,11 +62,21 @@ pub(crate) struct Bucket {
 pub(crate) struct RawClients {
     bucket: Arc<Bucket>,
     made: Mutex<Option<(Option<Keys>, Arc<RawClient>)>>,
+    /// With which the paths of all objects begin.
+    prefix: OnceLock<Option<String>>,
 }
 
 impl RawClients {
     pub(crate) fn new(bucket: Bucket) -> Self {
-        Self { bucket: Arc::new(bucket), made: Mutex::default() }
+        Self { bucket: Arc::new(bucket), made: Mutex::default(), prefix: OnceLock::new() }
+    }
+
+    /// Looks out for an upload to this object.
+    pub(crate) fn watch(&self, key: &str) -> Option<Watch> {
+        let Bucket { name, endpoint, telemetry, .. } = &*self.bucket;
+        let resolve = || Some(prefix(&endpoint.resolve_for_bucket(name).ok()?.uri().ok()?));
+        let prefix = self.prefix.get_or_init(resolve).as_ref()?;
+        Some(Watch::new(Arc::clone(&telemetry.unfinished_uploads), format!("{prefix}{}", escaped(key))))
     }
 
     pub(crate) fn server_timeout(&self) -> Arc<ServerTimeout> {
@@ -122,26 +118,6 @@ pub(crate) const ABORT: &str = "AbortMultipartUpload";
 
 pub(crate) fn bodyless(method: &'static str, operation: &'static str, path: String) -> Request {
     Request { method, operation, path, headers: Vec::new(), body: Vec::new() }
-}
-
-pub(crate) struct Response {
-    pub(crate) headers: Headers,
-    pub(crate) body: String,
-}
-
-#[derive(Debug, Default)]
-struct Received {
-    headers: Option<Headers>,
-    body: Vec<u8>,
-}
-
-/// A request that is under way. Dropped, it is cancelled.
-#[derive(Debug)]
-pub(crate) struct Sending {
-    /// `None` if it goes on without this.
-    request: Option<MetaRequest>,
-    received: Arc<Mutex<Received>>,
-    result: oneshot::Receiver<MetaRequestResult>,
 }
 
 impl RawClient {
@@ -200,8 +176,15 @@ impl RawClient {
 
     /// The path of an object.
     pub(crate) fn path(&self, key: &str) -> String {
-        let prefix = self.endpoint.path().to_string_lossy();
-        format!("{}/{}", prefix.trim_end_matches('/'), escaped(key))
+        format!("{}{}", prefix(&self.endpoint), escaped(key))
+    }
+
+    /// What cannot be aborted now, the next mount process aborts.
+    pub(crate) fn abort(&self, upload: &str) {
+        match self.send(bodyless("DELETE", ABORT, upload.to_owned())) {
+            Ok(sending) => sending.detach(),
+            Err(error) => tracing::warn!(%error, "cannot abort an upload"),
+        }
     }
 
     /// Begins at once, also if the result is never awaited.
@@ -223,23 +206,7 @@ impl RawClient {
         if !request.body.is_empty() {
             options.request_body(request.body);
         }
-        let received = Arc::<Mutex<Received>>::default();
-        let (of_headers, of_body) = (Arc::clone(&received), Arc::clone(&received));
-        let telemetry = Arc::clone(&self.bucket.telemetry);
-        let (sender, result) = oneshot::channel();
-        options
-            .on_telemetry(move |attempt| telemetry.on_telemetry(attempt))
-            .on_headers(move |headers, _| of_headers.lock().headers = Some(headers.clone()))
-            .on_body(move |_, part| {
-                let body = &mut of_body.lock().body;
-                body.extend_from_slice(&part[..part.len().min(MOST_BODY.saturating_sub(body.len()))]);
-            })
-            .on_finish(move |result| {
-                // There is no longer a receiver if the request was cancelled.
-                let _ = sender.send(result);
-            });
-        let request = Some(self.client.make_meta_request(options)?);
-        Ok(Sending { request, received, result })
+        Ok(Sending::begin(&self.client, options, Arc::clone(&self.bucket.telemetry))?)
     }
 }
 
@@ -251,39 +218,5 @@ impl Bucket {
             .override_default_trust_store_from_path(None, Some(bundle))
             .map_err(|error| RawError::CaBundle(error.to_string()))?;
         Ok(Some(TlsContext::new(allocator, &options)?))
-    }
-}
-
-impl Future for Sending {
-    type Output = Result<Response, RawError>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let Poll::Ready(result) = self.result.poll_unpin(context) else { return Poll::Pending };
-        let result = result.map_err(|_| RawError::Dropped)?;
-        if !result.is_err() {
-            let Received { headers, body } = std::mem::take(&mut *self.received.lock());
-            let body = String::from_utf8_lossy(&body).into_owned();
-            return Poll::Ready(headers.map(|headers| Response { headers, body }).ok_or(RawError::Dropped));
-        }
-        let body = result.error_response_body.unwrap_or_default().to_string_lossy().into_owned();
-        Poll::Ready(Err(match result.response_status {
-            0 => result.crt_error.into(),
-            status => RawError::Refused { status, body },
-        }))
-    }
-}
-
-impl Sending {
-    /// It goes on, and its result does not matter.
-    pub(crate) fn detach(mut self) {
-        self.request = None;
-    }
-}
-
-impl Drop for Sending {
-    fn drop(&mut self) {
-        if let Some(request) = &self.request {
-            request.cancel();
-        }
     }
 }

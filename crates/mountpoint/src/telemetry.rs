@@ -12,7 +12,7 @@ use crate::server_timeout::ServerTimeout;
 #[derive(Debug)]
 pub(crate) struct Telemetry {
     pub(crate) server_timeout: Arc<ServerTimeout>,
-    pub(crate) unfinished_uploads: Unfinished,
+    pub(crate) unfinished_uploads: Arc<Unfinished>,
 }
 
 impl OnTelemetry for Telemetry {

@@ -10,6 +10,7 @@ use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview
 use mountpoint_s3_client::{PutObjectRequest, S3RequestError};
 
 use crate::continuation::{Continuation, failed};
+use crate::journal::{Completion, Encryption, Terms};
 use crate::meter::{InProgress, METER};
 use crate::put::Put;
 use crate::server_timeout::{Answer, Awaited, ServerTimeout};
@@ -19,6 +20,8 @@ use crate::uploads::Uploads;
 pub(crate) struct Upload {
     sent: Sent,
     key: String,
+    /// The library's handle.
+    writer: Option<u64>,
     requested: Encryption,
     timeout: Arc<ServerTimeout>,
     uploads: Arc<Uploads>,
@@ -32,12 +35,6 @@ pub(crate) enum Sent {
     Continued(Continuation),
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Encryption {
-    kind: Option<String>,
-    kms_key: Option<String>,
-}
-
 impl Upload {
     pub(crate) fn new(
         sent: Sent,
@@ -48,7 +45,21 @@ impl Upload {
     ) -> Self {
         let requested =
             Encryption { kind: params.server_side_encryption.clone(), kms_key: params.ssekms_key_id.clone() };
-        Self { sent, key: key.to_owned(), requested, timeout, uploads, _in_progress: METER.upload() }
+        let (key, writer) = (key.to_owned(), uploads.writer(key));
+        Self { sent, key, writer, requested, timeout, uploads, _in_progress: METER.upload() }
+    }
+
+    /// A successor completes it if this process dies meanwhile.
+    fn note_completion(&self) {
+        let Some(writer) = self.writer else { return };
+        let Some((file, length)) = self.uploads.file(writer) else { return };
+        let before = self.uploads.replaces(writer);
+        let terms = Terms { encryption: self.requested.clone(), ..Terms::default() };
+        let completion = Completion { upload: String::new(), length, before, terms };
+        match &self.sent {
+            Sent::ByLibrary(put) => put.note_completion(file, completion),
+            Sent::Continued(continuation) => continuation.note_completion(file, completion),
+        }
     }
 }
 
@@ -60,7 +71,12 @@ impl Encryption {
         confirmed(&self.kind, kind) && confirmed(&self.kms_key, kms_key)
     }
 
-    fn check(&self, key: &str, kind: Option<&str>, kms_key: Option<&str>) -> Answer<(), PutObjectError> {
+    pub(crate) fn check(
+        &self,
+        key: &str,
+        kind: Option<&str>,
+        kms_key: Option<&str>,
+    ) -> Answer<(), PutObjectError> {
         if self.is_confirmed_by(kind, kms_key) {
             return Ok(());
         }
@@ -96,6 +112,7 @@ impl PutObjectRequest for Upload {
         self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome + Send + 'static,
     ) -> Answer<PutObjectResult, PutObjectError> {
+        self.note_completion();
         let Self { sent, key, requested, timeout, uploads, .. } = self;
         match sent {
             Sent::ByLibrary(put) => {

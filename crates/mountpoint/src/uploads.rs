@@ -162,6 +162,17 @@ impl Uploads {
         self.state().writers.values().filter(unpublished).any(in_this_way)
     }
 
+    /// The newest handle that writes this key.
+    pub(crate) fn writer(&self, key: &str) -> Option<u64> {
+        let state = self.state();
+        state.writers.iter().filter(|(_, writer)| writer.key == key).map(|(handle, _)| *handle).max()
+    }
+
+    /// The open file of which the upload has the first bytes, and how many these are.
+    pub(crate) fn file(&self, handle: u64) -> Option<(u64, u64)> {
+        self.state().writers.get(&handle)?.file
+    }
+
     /// The upload has the first `length` bytes of this open file.
     pub(crate) fn has_bytes_of(&self, handle: u64, file: u64, length: u64) {
         if let Some(writer) = self.state().writers.get_mut(&handle) {

@@ -149,7 +149,7 @@ impl ObjectClient for Client {
             None if self.0.uploads.creates_object(key) => Single::PerhapsNew,
             None => Single::Empty,
         };
-        let put = Put::new(self.get(), bucket, key, params.clone(), single);
+        let put = Put::new(self.get(), bucket, key, params.clone(), single, self.0.raw.watch(key));
         Ok(Upload::new(Sent::ByLibrary(put), key, &params, self.timeout(), self.uploads()))
     }
 

@@ -4,6 +4,7 @@ use mountpoint_s3_fs::fs::{Error, ToErrno as _};
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::completion::CompletionError;
 use crate::server_timeout::ServerTimedOut;
 
 #[derive(Debug, Error)]
@@ -20,6 +21,10 @@ pub(super) enum Failure {
     ReadBack { length: u64, reason: String },
     #[error("cannot keep what was written: {0}")]
     Spool(String),
+    #[error(
+        "the mount process died while it completed the upload of this file, which cannot be completed: {0}"
+    )]
+    Completion(#[from] CompletionError),
     #[error("cannot look the object up: {0}")]
     Server(String),
     #[error(transparent)]
@@ -51,14 +56,15 @@ impl Failure {
             Self::BadHandle => Errno::BADF,
             Self::OutOfOrder { .. } => Errno::INVAL,
             Self::Truncation { .. } => Errno::PERM,
+            Self::Replaced | Self::Completion(CompletionError::Replaced) => Errno::STALE,
             Self::ReadBack { .. }
             | Self::Spool(_)
             | Self::Server(_)
+            | Self::Completion(_)
             | Self::TimedOut(_)
             | Self::Lost
             | Self::Aborted
             | Self::Deadly { .. } => Errno::IO,
-            Self::Replaced => Errno::STALE,
         };
         errno.raw_os_error()
     }

@@ -55,7 +55,9 @@ impl OpenFiles {
                 Access::List => {
                     Handle::Directory(Arc::new(Directory::inherit(ino, flags, known.names.clone())))
                 }
-                Access::Write | Access::Append if known.is_lost() => Handle::Lost,
+                Access::Write | Access::Append if known.is_lost() && known.to_complete().is_none() => {
+                    Handle::Lost
+                }
                 Access::Write | Access::Append => match Writer::inherit(&storage, *number, known) {
                     Ok(writer) => {
                         inherited.add_writer(ino, *number, storage.numbers.place(ino));

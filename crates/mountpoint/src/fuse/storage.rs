@@ -16,8 +16,9 @@ use mountpoint_s3_fs::S3Filesystem;
 use super::failure::Failure;
 use super::spool::{Spool, Spools};
 use crate::client::Client;
+use crate::completion::CompletionError;
 use crate::continuation::is_copied;
-use crate::journal::Journal;
+use crate::journal::{Completion, Journal};
 use crate::numbers::Numbers;
 use crate::server_timeout::{Awaited, ServerTimeout};
 use crate::uploads::{Published, Uploads};
@@ -52,6 +53,15 @@ impl Storage {
 
     pub(super) fn published(&self, key: &str, etag: &ETag) -> Published {
         Published { bucket: self.bucket.clone(), key: key.to_owned(), etag: etag.clone() }
+    }
+
+    /// Completes an upload that a mount process was completing when it died.
+    pub(super) async fn finish(&self, key: &str, completion: &Completion) -> Result<ETag, CompletionError> {
+        self.client.finish(key, completion).await
+    }
+
+    pub(super) fn abort(&self, upload: &str) {
+        self.client.abort(upload);
     }
 
     /// The object that a file is now.

@@ -1,6 +1,7 @@
 //! A file that is open for writing. Several programs may hold it, and each of them closes it: every close publishes what was
 //! written so far, because only then the program that closes hears of a failure, and a later write continues from there.
 
+mod completion;
 mod ending;
 mod readers;
 mod resumption;
@@ -17,7 +18,7 @@ use super::failure::Failure;
 use super::origin::Origin;
 use super::spool::Spool;
 use super::storage::Storage;
-use crate::journal::{Open, Record, Version};
+use crate::journal::{Completion, Open, Record, Version};
 use crate::uploads::Published;
 
 /// An offset that no file reaches.
@@ -66,6 +67,8 @@ enum Upload {
     Published(Option<u64>, Published),
     /// A mount process died with the upload. It was to replace this object, if the file had been published before.
     Interrupted(Option<Published>),
+    /// A mount process died while it completed the upload, of which nothing else is kept.
+    Completing(Box<Completion>),
     /// What had been written could not be written to this upload again.
     Aborted(u64),
     /// It could not be repeated when a program needed it.
@@ -142,7 +145,7 @@ impl Writer {
                 self.resume(storage, state, &object).await?
             }
             Upload::Aborted(_) => return Err(Failure::Aborted),
-            Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
+            Upload::Interrupted(_) | Upload::Completing(_) | Upload::Failed => return Err(Failure::Lost),
         };
         let write = async |upload, copied| {
             let offset = offset.saturating_sub_unsigned(copied);
@@ -184,17 +187,25 @@ impl Writer {
             _ if done.is_ok() => {}
             // There is nothing to publish, or the library remembers that it has failed.
             Upload::Published(..) | Upload::Failed => {}
-            Upload::Open(_) | Upload::Aborted(_) => {
-                self.forget_length();
-                self.note_unspooled(storage, state);
-            }
-            Upload::Interrupted(_) => {
-                state.upload = Upload::Failed;
-                self.forget_length();
-                self.note_unspooled(storage, state);
-            }
+            Upload::Open(_) | Upload::Aborted(_) => self.note_failure(storage, state),
+            Upload::Interrupted(_) | Upload::Completing(_) => self.give_up(storage, state),
         }
         done
+    }
+
+    /// It cannot be published any more.
+    fn give_up(&self, storage: &Storage, state: &mut State) {
+        if let Upload::Completing(completion) = std::mem::replace(&mut state.upload, Upload::Failed) {
+            storage.abort(&completion.upload);
+        }
+        self.note_failure(storage, state);
+    }
+
+    /// Also if it was recorded before: the upload may have been about to be completed since.
+    fn note_failure(&self, storage: &Storage, state: &mut State) {
+        self.forget_length();
+        state.unspooled = false;
+        self.note_unspooled(storage, state);
     }
 
     fn note_unspooled(&self, storage: &Storage, state: &mut State) {
@@ -247,7 +258,7 @@ impl Writer {
             Upload::Open(upload) => upload,
             Upload::Published(..) => return Ok(()),
             Upload::Aborted(_) => return Err(Failure::Aborted),
-            Upload::Interrupted(_) | Upload::Failed => return Err(Failure::Lost),
+            Upload::Interrupted(_) | Upload::Completing(_) | Upload::Failed => return Err(Failure::Lost),
         };
         let published = publish(state, upload).await;
         state.note_published(storage);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
+use super::record::{Access, Begin, Completion, Node, Open, PublishedObject, Record, Version};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Known {
@@ -22,6 +22,7 @@ pub(crate) struct Handle {
     pub(crate) open: Open,
     pub(crate) published: Option<PublishedObject>,
     pub(crate) unspooled: bool,
+    pub(crate) completing: Option<Box<Completion>>,
     pub(crate) is_idle: bool,
     /// Of a directory: the entries that the kernel was given.
     pub(crate) names: Vec<String>,
@@ -64,9 +65,15 @@ impl Known {
             }
             Record::Idle(handle) => self.change(handle, |handle| handle.is_idle = true),
             Record::Busy(handle) => self.change(handle, |handle| handle.is_idle = false),
-            Record::Unspooled(handle) => self.change(handle, |handle| handle.unspooled = true),
+            // It is recorded again when a program gets an error: what failed must not be completed later.
+            Record::Unspooled(handle) => self.change(handle, |handle| {
+                (handle.unspooled, handle.completing) = (true, None);
+            }),
+            Record::Completing(handle, completion) => {
+                self.change(handle, |handle| handle.completing = Some(completion));
+            }
             Record::Published(handle, object) => self.change(handle, |handle| {
-                (handle.published, handle.unspooled) = (Some(object), false);
+                (handle.published, handle.unspooled, handle.completing) = (Some(object), false, None);
             }),
             Record::Listed(handle, offset, names) => self.change(handle, |handle| {
                 handle.names.truncate(usize::try_from(offset).unwrap_or(usize::MAX));
@@ -80,6 +87,14 @@ impl Known {
             Record::UploadEnded(upload) => _ = self.uploads.remove(&upload),
             Record::Left => self.retries.clear(),
         }
+    }
+
+    /// Uploads that a successor does not need.
+    pub(crate) fn abandoned_uploads(&self) -> BTreeSet<String> {
+        let needed = |upload: &str| {
+            self.handles.values().filter_map(Handle::to_complete).any(|needed| needed.upload == upload)
+        };
+        self.uploads.iter().filter(|upload| !needed(upload)).cloned().collect()
     }
 
     fn change(&mut self, handle: u64, change: impl FnOnce(&mut Handle)) {
@@ -100,11 +115,12 @@ impl Known {
         let handles = handles.iter().flat_map(|(number, handle)| {
             let published = handle.published.clone().map(|object| Record::Published(*number, object));
             let unspooled = handle.unspooled.then_some(Record::Unspooled(*number));
+            let completing = handle.completing.clone().map(|it| Record::Completing(*number, it));
             let idle = handle.is_idle.then_some(Record::Idle(*number));
             let has_listed = !handle.names.is_empty();
             let listed = has_listed.then(|| Record::Listed(*number, 0, handle.names.clone()));
             let opened = Some(Record::Opened(*number, handle.open.clone()));
-            [opened, published, unspooled, idle, listed].into_iter().flatten()
+            [opened, published, unspooled, completing, idle, listed].into_iter().flatten()
         });
         let retries = retries
             .iter()
@@ -115,13 +131,18 @@ impl Known {
 }
 
 impl Handle {
-    /// Whether a successor cannot continue it.
+    /// Whether bytes of it are nowhere but in the process.
     pub(crate) fn is_lost(&self) -> bool {
         self.unspooled || self.open.access == Access::Append
     }
 
+    /// What a successor has to complete, because it has nothing that it could upload again.
+    pub(crate) fn to_complete(&self) -> Option<&Completion> {
+        self.completing.as_deref().filter(|_| self.unspooled)
+    }
+
     fn new(open: Open) -> Self {
-        Self { open, published: None, unspooled: false, is_idle: false, names: Vec::new() }
+        Self { open, published: None, unspooled: false, completing: None, is_idle: false, names: Vec::new() }
     }
 }
 

@@ -12,7 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub(crate) use known::{Handle, Known, Nodes};
-pub(crate) use record::{Access, Begin, Node, Open, PublishedObject, Record, Version};
+pub(crate) use record::{
+    Access, Begin, Checksums, Completion, Encryption, Node, Open, PublishedObject, Record, Terms, Version,
+};
 
 /// In the folder that outlives the process. The mounter starts a successor as long as it exists.
 use mounter::JOURNAL;
@@ -81,6 +83,19 @@ impl Journal {
         };
         let (known, _) = read(journal.take(length))?;
         Ok(known.handles.values().filter(|handle| handle.is_lost()).count())
+    }
+
+    /// Another process continues. It may be of an older release, which need not know records that no longer matter.
+    pub(crate) fn leave(&self) {
+        self.record(&Record::Left);
+        let state = &mut *self.state();
+        if state.file.is_none() || state.is_being_rewritten {
+            return;
+        }
+        let shortened = File::open(self.folder.join(JOURNAL)).and_then(read);
+        if let Err(error) = shortened.and_then(|(known, length)| self.shorten(state, &known, length)) {
+            tracing::warn!(%error, "cannot shorten the journal of the mount");
+        }
     }
 
     /// Whether everything was written so far, so that the mount survives this process.

@@ -42,6 +42,9 @@ pub(crate) enum Record {
     Busy(u64),
     /// Bytes of the open file were acknowledged that are in no spool.
     Unspooled(u64),
+    /// All that was written to the open file belongs to this upload, which is being completed.
+    #[serde(rename = "E")]
+    Completing(u64, Box<Completion>),
     /// All that was written to the open file is this object.
     #[serde(rename = "P")]
     Published(u64, PublishedObject),
@@ -158,6 +161,52 @@ pub(crate) struct PublishedObject {
     pub(crate) length: u64,
 }
 
+/// What another process needs to complete an upload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Completion {
+    /// The path of the upload on the server, with its id.
+    #[serde(rename = "u")]
+    pub(crate) upload: String,
+    /// Bytes of all its parts.
+    #[serde(rename = "l")]
+    pub(crate) length: u64,
+    /// The object that there was before.
+    #[serde(rename = "v", default, skip_serializing_if = "is_default")]
+    pub(crate) before: Version,
+    #[serde(flatten)]
+    pub(crate) terms: Terms,
+}
+
+/// On which terms an upload becomes an object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Terms {
+    /// It replaces no object.
+    #[serde(rename = "c", default, skip_serializing_if = "is_default")]
+    pub(crate) creates: bool,
+    /// It replaces the object with this `ETag`, and no other.
+    #[serde(rename = "r", default, skip_serializing_if = "is_default")]
+    pub(crate) replaces: Option<String>,
+    /// The checksums that its parts were sent with.
+    #[serde(rename = "s", default, skip_serializing_if = "is_default")]
+    pub(crate) checksums: Option<Checksums>,
+    /// The server has to confirm it.
+    #[serde(rename = "e", default, skip_serializing_if = "is_default")]
+    pub(crate) encryption: Encryption,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Checksums {
+    Crc32c,
+    Crc64nvme,
+}
+
+/// How objects are to be encrypted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Encryption {
+    pub(crate) kind: Option<String>,
+    pub(crate) kms_key: Option<String>,
+}
+
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -187,11 +236,18 @@ mod tests {
             lookups: 1,
         };
         let open = Open::new(2, 0, 7, 64);
+        let terms = Terms { replaces: Some("\"e\"".into()), ..Terms::default() };
+        let completion =
+            Completion { upload: "/b/k?uploadId=1".into(), length: 9, terms, ..Completion::default() };
         let lines = [
             (Record::Inode(2, node), r#"{"N":[2,{"p":1,"n":"ü.txt","v":10477154784487826637}]}"#),
             (Record::LookedUp(2), r#"{"L":2}"#),
             (Record::Forgotten(2, 3), r#"{"F":[2,3]}"#),
             (Record::Opened(1, open), r#"{"O":[1,{"i":2,"f":0,"p":7,"a":"r","u":64}]}"#),
+            (
+                Record::Completing(1, Box::new(completion)),
+                r#"{"E":[1,{"u":"/b/k?uploadId=1","l":9,"r":"\"e\""}]}"#,
+            ),
             (Record::Listed(3, 2, vec!["a".into(), "b".into()]), r#"{"D":[3,2,["a","b"]]}"#),
         ];
         for (record, line) in lines {

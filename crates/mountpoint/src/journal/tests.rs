@@ -20,6 +20,11 @@ fn published(length: u64) -> PublishedObject {
     PublishedObject { bucket: "b".into(), key: "k".into(), etag: "e".into(), length }
 }
 
+fn completing(upload: &str) -> Record {
+    let completion = Completion { upload: upload.into(), length: 7, ..Completion::default() };
+    Record::Completing(1, Box::new(completion))
+}
+
 fn known(records: &[Record]) -> Known {
     let mut known = Known::default();
     records.iter().cloned().for_each(|record| known.apply(record));
@@ -39,6 +44,7 @@ fn story() -> Vec<Record> {
         Record::Removed(1, "gone".into()),
         Record::Opened(1, open(4, Access::Write)),
         Record::Unspooled(1),
+        completing("/b/k?uploadId=1"),
         Record::Published(1, published(7)),
         Record::Uploaded(4, Version::of(Some("two"))),
         Record::Opened(2, open(2, Access::List)),
@@ -98,6 +104,28 @@ fn a_file_that_is_appended_to_is_lost_with_its_process() {
     assert!(is_lost(&opened(Access::Append)) && !is_lost(&opened(Access::Write)));
     let published = [opened(Access::Append), vec![Record::Published(1, published(7))]].concat();
     assert!(is_lost(&published), "more may have been appended since");
+}
+
+#[test]
+fn an_upload_that_is_being_completed_is_needed_until_a_program_hears_of_its_end() {
+    let begun = [
+        Record::Opened(1, open(2, Access::Write)),
+        Record::UploadBegun("/b/k?uploadId=1".into()),
+        Record::UploadBegun("/b/k?uploadId=2".into()),
+    ];
+    let after = |records: &[Record]| known(&[&begun[..], records].concat());
+    let (first, both) = ("/b/k?uploadId=1".to_owned(), 2);
+    let complete = [Record::Unspooled(1), completing("/b/k?uploadId=2")];
+    assert_eq!(after(&complete).abandoned_uploads(), [first].into());
+    let upload = |known: &Known| known.handles[&1].to_complete().map(|it| it.upload.clone());
+    assert_eq!(upload(&after(&complete)).as_deref(), Some("/b/k?uploadId=2"));
+    for end in [Record::Unspooled(1), Record::Published(1, published(7)), Record::Closed(1)] {
+        let ended = after(&[&complete[..], &[end]].concat());
+        assert_eq!(ended.abandoned_uploads().len(), both);
+        assert!(ended.handles.values().all(|handle| handle.to_complete().is_none()));
+    }
+    let spooled = after(&complete[1..]);
+    assert_eq!((upload(&spooled), spooled.abandoned_uploads().len()), (None, both), "it is uploaded again");
 }
 
 #[test]
@@ -165,6 +193,23 @@ fn a_long_journal_is_rewritten() {
     let known = Journal::open(folder.path()).unwrap().1.unwrap();
     assert_eq!(known.nodes.get(2).unwrap().lookups, 401);
     assert_eq!(known.handles[&1].names, names);
+}
+
+#[test]
+fn a_process_that_leaves_keeps_no_record_that_no_longer_matters() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = Journal::open(folder.path()).unwrap();
+    journal.begin(Begin::default()).unwrap();
+    let story = story();
+    story[1..].iter().for_each(|record| journal.record(record));
+    let lines = || fs::read_to_string(folder.path().join(JOURNAL)).unwrap();
+    assert!(lines().contains("{\"E\":"));
+    journal.leave();
+    assert!(!lines().contains("{\"E\":"));
+    journal.record(&Record::LookedUp(3));
+    let left = [&story[..], &[Record::Left, Record::LookedUp(3)]].concat();
+    let known = Known { begin: Begin::default(), ..known(&left) };
+    assert_eq!(Journal::open(folder.path()).unwrap().1, Some(known));
 }
 
 #[test]

@@ -23,6 +23,20 @@ fn an_upload_is_known_by_its_handle_until_it_ends() {
     assert!(uploads.key(7).is_none() && uploads.published(7).is_none());
 }
 
+/// An earlier one that has failed may not be closed yet.
+#[test]
+fn an_upload_belongs_to_the_newest_writer_of_its_key() {
+    let uploads = Uploads::default();
+    assert_eq!(uploads.writer("key"), None);
+    for (handle, key) in [(7, "key"), (8, "key"), (9, "other")] {
+        uploads.begin(handle, handle, "bucket", key, true, Version::default());
+        assert_eq!(uploads.file(handle), None, "nothing is known to be written");
+        uploads.has_bytes_of(handle, handle + 100, 30);
+    }
+    assert_eq!(uploads.writer("key"), Some(8));
+    assert_eq!(uploads.file(8), Some((108, 30)));
+}
+
 #[test]
 fn a_condition_is_for_one_upload() {
     let uploads = Uploads::default();

@@ -34,13 +34,17 @@ impl Writer {
     async fn release_once(&self, storage: &Storage) -> Result<(), Failure> {
         let mut state = self.state.lock().await;
         let repeated = self.repeat_for_the_last_time(storage, &mut state).await;
+        if let Upload::Completing(_) = state.upload {
+            // No program asks for it again.
+            self.give_up(storage, &mut state);
+        }
         match state.upload {
             Upload::Open(upload) | Upload::Published(Some(upload), _) | Upload::Aborted(upload) => {
                 let ended = self.end(storage, upload).await;
                 repeated.and(ended)
             }
             Upload::Published(None, _) => repeated,
-            Upload::Interrupted(_) | Upload::Failed => {
+            Upload::Interrupted(_) | Upload::Completing(_) | Upload::Failed => {
                 // What opens the files of a predecessor again may come to it after this.
                 state.upload = Upload::Failed;
                 if self.creates {

@@ -14,7 +14,7 @@ use crate::reopen::{Again, again};
 use crate::uploads::Published;
 
 impl Writer {
-    /// The writer of a file of which nothing was lost, unless what it had written cannot be opened.
+    /// The writer of a file of which nothing is lost so far, unless what it had written cannot be opened.
     pub(in crate::fuse) fn inherit(
         storage: &Storage,
         handle: u64,
@@ -27,6 +27,13 @@ impl Writer {
             key: object.key.clone(),
             etag: object.etag.as_str().into(),
         });
+        if let Some(completion) = known.to_complete() {
+            // It has nothing, or not everything.
+            spool.give_up();
+            let (length, upload) = (completion.length, Upload::Completing(Box::new(completion.clone())));
+            let state = State { upload, length, copied: 0, closed_empty: false, spool, unspooled: true };
+            return Ok(Self::with(handle, &known.open, state, true));
+        }
         let (length, upload) = match (published, object) {
             (Some(known), Some(object)) if spool.length() <= known.length => {
                 if spool.length() < known.length {
@@ -84,7 +91,7 @@ impl Writer {
 
     /// Does again what a mount process had done that died before it was published, if one has.
     pub(super) async fn repeat(&self, storage: &Storage, state: &mut State) -> Result<(), Failure> {
-        let Upload::Interrupted(replaces) = &state.upload else { return Ok(()) };
+        let Upload::Interrupted(replaces) = &state.upload else { return self.finish(storage, state).await };
         let replaces = replaces.clone();
         let found = storage.head(&self.key).await?;
         // An empty object may have been there before.
@@ -96,11 +103,7 @@ impl Writer {
                 key = self.key,
                 "a mount process died after the upload of a file, which is complete"
             );
-            let object = storage.published(&self.key, &found.etag);
-            let version = Version::of(Some(found.etag.as_str()));
-            storage.numbers.uploaded(self.ino, version);
-            storage.journal.record(&object.record(self.handle, state.length));
-            state.upload = Upload::Published(None, object);
+            self.note_complete(storage, state, &found.etag);
             return Ok(());
         }
         tracing::info!(

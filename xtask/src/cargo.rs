@@ -11,6 +11,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use crate::cache::{Cache, checkout};
+use crate::cross::{self, Cross};
 use crate::process::{Line, Process, tail};
 use crate::progress::{Meter, metered, say};
 
@@ -80,9 +81,16 @@ pub fn shipped(cache: &Cache) -> Result<PathBuf> {
 pub fn shipped_from(cache: &Cache, checkout: &Path, target: &Path) -> Result<PathBuf> {
     let mut command = cargo(cache);
     release(cache, &mut command, "build").current_dir(checkout).env("CARGO_TARGET_DIR", target);
-    command.args(SHIPPED.iter().flat_map(|(_, program)| ["--bin", program]));
-    build("compiling release programs", shipped_set(&mut command))?;
+    build("compiling release programs", shipped_programs(&mut command))?;
     Ok(target.join("release"))
+}
+
+/// The same for another architecture.
+pub fn shipped_with(cache: &Cache, cross: &Cross) -> Result<PathBuf> {
+    let mut command = cargo(cache);
+    cross.configure(release(cache, &mut command, "build"));
+    build("compiling release programs for arm64", shipped_programs(&mut command))?;
+    Ok(cache.target().join(cross::TARGET).join("release"))
 }
 
 /// Controller, node and mounter of another version from a copy of the checkout, with the dependencies of the tests.
@@ -125,6 +133,11 @@ fn tested_set(command: &mut Command) -> &mut Command {
 
 fn shipped_set(command: &mut Command) -> &mut Command {
     command.args(SHIPPED.iter().flat_map(|(package, _)| ["--package", package]))
+}
+
+fn shipped_programs(command: &mut Command) -> &mut Command {
+    command.args(SHIPPED.iter().flat_map(|(_, program)| ["--bin", program]));
+    shipped_set(command)
 }
 
 /// Compiles our own crates with clippy, which is the compiler with more lints. `cargo clippy` would check every dependency

@@ -41,6 +41,16 @@ const OF_TESTS: &[Package] = &[
     ("prometheus", "promtool", "tests the alerts"),
 ];
 
+/// To compile for arm64 on amd64, and to try what was compiled.
+const OF_CROSS: &[Package] = &[
+    ("g++-aarch64-linux-gnu", "aarch64-linux-gnu-g++", "compiles and links for arm64"),
+    ("qemu-user-static", "/usr/bin/qemu-aarch64-static", "runs programs for arm64"),
+];
+
+/// What an image says of a package. Backslashes and variables are those of dpkg-query and dpkg-deb.
+pub(crate) const STATUS: &str =
+    r"Package: ${Package}\nVersion: ${Version}\nArchitecture: ${Architecture}\nSource: ${source:Package}\n";
+
 /// Required by the go.mod of Kubernetes 1.36.
 const GO: (u32, u32) = (1, 26);
 
@@ -52,6 +62,11 @@ pub fn ensure_packages() -> Result<()> {
 /// The same, and what only tests need.
 pub fn ensure_test_packages() -> Result<()> {
     ensure(PACKAGES.iter().chain(OF_TESTS).collect())
+}
+
+/// The same, and what compiles for another architecture.
+pub fn ensure_cross_packages() -> Result<()> {
+    ensure(PACKAGES.iter().chain(OF_CROSS).collect())
 }
 
 fn ensure(packages: Vec<&Package>) -> Result<()> {
@@ -82,6 +97,11 @@ fn ensure(packages: Vec<&Package>) -> Result<()> {
         // On a new machine the package lists may be missing or outdated. They are fetched only after a first failure.
         apt(&install).or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
     })
+}
+
+/// Puts the files of a package into a folder, without installing it.
+pub(crate) fn extract(package: &Path, folder: &Path) -> Result<()> {
+    run(Command::new("dpkg-deb").arg("--extract").args([package, folder]))
 }
 
 /// The node needs its own namespaces, mounts and cgroups.

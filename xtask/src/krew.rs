@@ -8,10 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
+use crate::architecture::Architecture;
 use crate::cache::{Cache, checkout};
 use crate::cargo;
 use crate::command::run;
-use crate::image::{architecture, digest};
+
+use crate::image::digest;
 
 /// What precedes the architecture in the name of an archive, and what follows it.
 const NAME: (&str, &str) = ("kubectl-s3-linux-", ".tar.gz");
@@ -19,7 +21,7 @@ const NAME: (&str, &str) = ("kubectl-s3-linux-", ".tar.gz");
 /// Builds the plugin and writes it, with the licence, into a folder. The same program gives the same archive.
 pub fn archive(cache: &Cache, folder: &Path) -> Result<PathBuf> {
     let plugin = cargo::plugin(cache)?;
-    let archive = folder.join(format!("{}{}{}", NAME.0, architecture(), NAME.1));
+    let archive = folder.join(format!("{}{}{}", NAME.0, Architecture::of_this_machine()?.name(), NAME.1));
     write(&plugin, &archive)?;
     Ok(archive)
 }

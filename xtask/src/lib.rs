@@ -1,6 +1,7 @@
 //! The test environment: a real Kubernetes node, a real S3 server and images, built from package registries only.
 //! `main.rs` turns these modules into commands; the suites in `tests/` use them directly.
 
+pub mod architecture;
 pub mod bench;
 pub mod cache;
 pub mod cargo;
@@ -8,6 +9,7 @@ pub mod cluster;
 pub mod command;
 pub mod conformance;
 pub mod copy;
+pub mod cross;
 pub mod debian;
 pub mod definitions;
 pub mod demo;

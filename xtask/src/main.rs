@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
+use xtask::architecture::Architecture;
 use xtask::cache::{Cache, checkout};
 use xtask::cluster::{self, Boot, Cluster, Node, Plan, State};
 use xtask::command::relay;
@@ -201,6 +202,10 @@ enum S3Verb {
 
 #[derive(Args)]
 struct ImageArguments {
+    /// Only the images that are shipped, for this architecture, whose programs are cross-compiled if need be; can be repeated for
+    /// one archive with both.
+    #[arg(long = "arch", value_enum)]
+    architectures: Vec<Architecture>,
     /// Only write the files of this image into the folder `--rootfs`, for the Dockerfile.
     #[arg(long, requires = "rootfs")]
     only: Option<String>,
@@ -245,8 +250,8 @@ fn run_with(cache: &Cache, command: Xtask) -> Result<ExitCode> {
         Xtask::Bench(wanted) => bench::run(cache, &wanted)?,
         Xtask::Cluster(command) => return run_cluster(cache, command),
         Xtask::S3(arguments) => return run_s3(cache, arguments),
-        Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder) }) => {
-            image::unpack(cache, &name, &folder)?;
+        Xtask::Image(ImageArguments { only: Some(name), rootfs: Some(folder), architectures }) => {
+            image::platforms::unpack(cache, &name, &architectures, &folder)?;
         }
         Xtask::Plugin { archive: None } => println!("{}", cargo::plugin(cache)?.display()),
         Xtask::Plugin { archive: Some(folder) } => println!("{}", krew::archive(cache, &folder)?.display()),
@@ -256,9 +261,13 @@ fn run_with(cache: &Cache, command: Xtask) -> Result<ExitCode> {
         }
         Xtask::Sbom { packages } => print!("{}", sbom::of_images(cache, &packages)?),
         Xtask::Gen => test::generate(cache)?,
-        Xtask::Image(_) => {
+        Xtask::Image(ImageArguments { architectures, .. }) => {
             debian::ensure_packages()?;
-            for image in image::build_all(cache)? {
+            let images = match &architectures[..] {
+                [] => image::build_all(cache)?,
+                architectures => image::platforms::build(cache, architectures)?,
+            };
+            for image in images {
                 println!("{} {}\n    {}", image.reference, image.digest, image.archive.display());
             }
         }

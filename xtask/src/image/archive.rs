@@ -10,12 +10,17 @@ use sha2::{Digest as _, Sha256};
 use tar::{Builder, EntryType, Header};
 
 use super::contents::{Contents, Entry};
+use crate::architecture::Architecture;
 
 /// Media type of a manifest.
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
 
+/// Media type of an index, which names a manifest for each architecture.
+const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+
 pub(crate) struct Image {
     pub(crate) reference: String,
+    pub(crate) architecture: Architecture,
     pub(crate) contents: Contents,
     pub(crate) command: &'static [&'static str],
     pub(crate) user: &'static str,
@@ -24,9 +29,14 @@ pub(crate) struct Image {
 impl Image {
     /// Returns the digest of the manifest: the image's identity.
     pub(crate) fn write(&self, archive: &Path) -> Result<String> {
+        write(std::slice::from_ref(self), archive)
+    }
+
+    /// Returns the descriptor of the manifest.
+    fn add_to(&self, blobs: &mut Vec<Vec<u8>>) -> Result<Value> {
         let layer = layer(&self.contents)?;
         let config = to_bytes(&json!({
-            "architecture": architecture(),
+            "architecture": self.architecture.name(),
             "os": "linux",
             "config": {"Entrypoint": self.command, "User": self.user, "Env": ["PATH=/bin"]},
             "rootfs": {"type": "layers", "diff_ids": [digest(&layer)]},
@@ -37,21 +47,38 @@ impl Image {
             "config": descriptor("application/vnd.oci.image.config.v1+json", &config),
             "layers": [descriptor("application/vnd.oci.image.layer.v1.tar", &layer)],
         }))?;
-        let identity = digest(&manifest);
         let mut entry = descriptor(MANIFEST, &manifest);
-        // containerd takes the image's name from here.
-        entry["annotations"] = json!({"io.containerd.image.name": self.reference});
-        let index = to_bytes(&json!({"schemaVersion": 2, "manifests": [entry]}))?;
-
-        let mut tar = Builder::new(Vec::new());
-        add_file(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
-        add_file(&mut tar, "index.json", 0o644, &index)?;
-        for blob in [&config, &layer, &manifest] {
-            add_file(&mut tar, &digest(blob).replace("sha256:", "blobs/sha256/"), 0o644, blob)?;
-        }
-        replace(archive, &tar.into_inner()?)?;
-        Ok(identity)
+        entry["platform"] = json!({"architecture": self.architecture.name(), "os": "linux"});
+        blobs.extend([config, layer, manifest]);
+        Ok(entry)
     }
+}
+
+/// Images of the same name for different architectures. Returns the digest of the manifest, or, of several, that of their index.
+pub(crate) fn write(images: &[Image], archive: &Path) -> Result<String> {
+    let mut blobs = Vec::new();
+    let mut manifests = images.iter().map(|image| image.add_to(&mut blobs)).collect::<Result<Vec<_>>>()?;
+    let mut entry = if manifests.len() == 1 {
+        manifests.remove(0)
+    } else {
+        let index = to_bytes(&json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": manifests}))?;
+        let entry = descriptor(INDEX, &index);
+        blobs.push(index);
+        entry
+    };
+    let identity = entry["digest"].as_str().context("a descriptor has a digest")?.to_owned();
+    // containerd takes the image's name from here.
+    entry["annotations"] = json!({"io.containerd.image.name": images[0].reference});
+    let index = to_bytes(&json!({"schemaVersion": 2, "manifests": [entry]}))?;
+
+    let mut tar = Builder::new(Vec::new());
+    add_file(&mut tar, "oci-layout", 0o644, br#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    add_file(&mut tar, "index.json", 0o644, &index)?;
+    for blob in &blobs {
+        add_file(&mut tar, &digest(blob).replace("sha256:", "blobs/sha256/"), 0o644, blob)?;
+    }
+    replace(archive, &tar.into_inner()?)?;
+    Ok(identity)
 }
 
 /// The contents of an archive.
@@ -141,15 +168,6 @@ fn to_bytes(value: &Value) -> Result<Vec<u8>> {
     Ok(serde_json::to_vec(value)?)
 }
 
-/// As images and Kubernetes name it.
-pub(crate) fn architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,7 +176,8 @@ mod tests {
         let mut contents = Contents::default();
         contents.0.insert("bin".into(), Entry::Folder { mode: 0o755 });
         contents.0.insert("bin/a".into(), Entry::File { mode: 0o755, content: content.to_vec() });
-        Image { reference: "test/a:dev".to_owned(), contents, command: &["/bin/a"], user: "0:0" }
+        let (reference, architecture) = ("test/a:dev".to_owned(), Architecture::Amd64);
+        Image { reference, architecture, contents, command: &["/bin/a"], user: "0:0" }
     }
 
     #[test]
@@ -180,5 +199,22 @@ mod tests {
         assert_eq!((&layout.digest, digest(&layout.manifest)), (&identity, identity.clone()));
         assert_eq!(layout.blobs.len(), 2, "a configuration and a layer");
         assert!(layout.blobs.iter().all(|(name, content)| digest(content) == *name));
+    }
+
+    #[test]
+    fn an_index_names_an_image_for_each_architecture() {
+        let folder = tempfile::tempdir().unwrap();
+        let [both, alone] = ["both", "alone"].map(|name| folder.path().join(name));
+        let other = Image { architecture: Architecture::Arm64, ..image(b"y") };
+        let identity = write(&[image(b"x"), other], &both).unwrap();
+        let layout = Layout::read(&both).unwrap();
+        assert_eq!(layout.digest, identity);
+        let index: Value = serde_json::from_slice(&layout.manifest).unwrap();
+        assert_eq!(index["mediaType"], INDEX);
+        let manifests = index["manifests"].as_array().unwrap();
+        let platforms: Vec<_> = manifests.iter().map(|one| &one["platform"]["architecture"]).collect();
+        assert_eq!(platforms, ["amd64", "arm64"]);
+        assert_eq!(manifests[0]["digest"], image(b"x").write(&alone).unwrap(), "the same as alone");
+        assert_eq!(layout.blobs.len(), 6, "a manifest, a configuration and a layer each");
     }
 }

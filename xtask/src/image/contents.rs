@@ -9,12 +9,11 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::command::capture;
+use crate::cross::Cross;
+use crate::debian::STATUS;
 
 /// Where scanners look for packages in an image without a package manager: a file for each.
 const PACKAGES: &str = "var/lib/dpkg/status.d";
-/// Backslashes and variables are dpkg-query's.
-const STATUS: &str =
-    r"Package: ${Package}\nVersion: ${Version}\nArchitecture: ${Architecture}\nSource: ${source:Package}\n";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
@@ -53,8 +52,16 @@ impl Contents {
     }
 
     /// A program with its loader and shared libraries, each where the loader looks for it.
-    pub(crate) fn program(&mut self, program: &Path, place: &str) -> Result<()> {
+    pub(crate) fn program(&mut self, program: &Path, place: &str, cross: Option<&Cross>) -> Result<()> {
         self.copy(program, place)?;
+        if let Some(cross) = cross {
+            for library in cross.linked(program)? {
+                self.copy(&library.file, &library.place)?;
+                let (package, status) = library.package;
+                self.file(&format!("{PACKAGES}/{package}"), 0o644, status.into_bytes());
+            }
+            return Ok(());
+        }
         for library in linked(program)? {
             let place =
                 library.strip_prefix("/").expect("ldd prints whole paths").to_string_lossy().into_owned();
@@ -78,7 +85,7 @@ impl Contents {
     pub(crate) fn busybox(&mut self) -> Result<()> {
         let program = Path::new("/bin/busybox");
         // Static or dynamic, depending on the Debian package.
-        self.program(program, "bin/busybox")?;
+        self.program(program, "bin/busybox", None)?;
         for applet in capture(Command::new(program).arg("--list"))?.lines().filter(|name| *name != "busybox")
         {
             self.put(&format!("bin/{applet}"), Entry::Link { target: "busybox".to_owned() });
@@ -171,7 +178,7 @@ mod tests {
     #[test]
     fn an_image_names_the_packages_of_its_libraries() {
         let mut contents = Contents::default();
-        contents.program(&std::env::current_exe().unwrap(), "bin/test").unwrap();
+        contents.program(&std::env::current_exe().unwrap(), "bin/test", None).unwrap();
         let place = format!("{PACKAGES}/libc6");
         let Some(Entry::File { content, .. }) = contents.0.get(&place) else {
             panic!("{:?}", contents.0.keys())

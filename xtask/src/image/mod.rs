@@ -3,6 +3,7 @@
 mod archive;
 mod contents;
 pub mod next;
+pub mod platforms;
 pub mod released;
 pub mod suite;
 
@@ -12,14 +13,16 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::architecture::Architecture;
 use crate::cache::Cache;
 use crate::cargo;
 use crate::command::run;
+use crate::cross::Cross;
 use crate::progress::step;
 use archive::{Image, Layout};
 use contents::Contents;
 
-pub(crate) use archive::{MANIFEST, architecture, digest};
+pub(crate) use archive::{MANIFEST, digest};
 
 /// The pause image of the node's pods, and a shell for tests.
 pub const BUSYBOX: &str = "s3-csi.test/busybox:dev";
@@ -29,6 +32,8 @@ pub const TESTPOD: &str = "s3-csi.test/testpod:dev";
 
 /// The images. `driver` has the controller and the node service, `mounter` the programs of a Mountpoint Pod.
 pub const NAMES: &[&str] = &["busybox", "driver", "mounter", "testpod"];
+/// Those that are shipped, which contain our version.
+const OURS: &[&str] = &["driver", "mounter"];
 const TAG: &str = "dev";
 
 /// The user of images whose program needs no privilege.
@@ -87,21 +92,20 @@ pub fn parts(archive: &Path) -> Result<(Value, Vec<u8>)> {
     Ok((serde_json::from_slice(blob(&manifest["config"])?)?, blob(&manifest["layers"][0])?.clone()))
 }
 
-/// Writes the files of one image into a folder, for the Dockerfile.
-pub fn unpack(cache: &Cache, name: &str, folder: &Path) -> Result<()> {
-    let programs = cargo::shipped(cache)?;
-    image(name, TAG, &|program| programs.join(program))?.contents.unpack(folder)
-}
-
 fn archive_path(folder: &Path, name: &str) -> PathBuf {
     folder.join(format!("{name}.tar"))
 }
 
+/// With the programs of this machine's architecture.
 fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image> {
+    image_with(name, tag, find, None)
+}
+
+fn image_with(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf, cross: Option<&Cross>) -> Result<Image> {
     let mut contents = Contents::default();
     contents.system_files()?;
     let mut programs = |programs: &[&str]| {
-        programs.iter().try_for_each(|name| contents.program(&find(name), &format!("bin/{name}")))
+        programs.iter().try_for_each(|name| contents.program(&find(name), &format!("bin/{name}"), cross))
     };
     let (command, user): (&'static [&'static str], _) = match name {
         "busybox" => {
@@ -125,10 +129,11 @@ fn image(name: &str, tag: &str, find: &dyn Fn(&str) -> PathBuf) -> Result<Image>
             // Most of an unoptimised program is debug information.
             let stripped = tempfile::NamedTempFile::new()?;
             run(Command::new("strip").arg("-o").arg(stripped.path()).arg(std::env::current_exe()?))?;
-            contents.program(stripped.path(), "bin/xtask")?;
+            contents.program(stripped.path(), "bin/xtask", None)?;
             (&["/bin/xtask", "testpod"], NOBODY)
         }
         _ => anyhow::bail!("unknown image `{name}`: use one of {}", NAMES.join(", ")),
     };
-    Ok(Image { reference: format!("s3-csi.test/{name}:{tag}"), contents, command, user })
+    let architecture = cross.map_or_else(Architecture::of_this_machine, |_| Ok(Architecture::Arm64))?;
+    Ok(Image { reference: format!("s3-csi.test/{name}:{tag}"), architecture, contents, command, user })
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use super::{archive_path, image};
+use super::{OURS, archive_path, image};
 use crate::cache::{Cache, checkout};
 use crate::cargo;
 use crate::copy::{mirror, set_version};
@@ -13,8 +13,6 @@ use crate::progress::step;
 /// Never used for a release.
 pub const VERSION: &str = "99.0.0";
 pub const TAG: &str = "next";
-/// The images that contain our version.
-const NAMES: &[&str] = &["driver", "mounter"];
 
 /// Compiles a copy of the checkout with another version number. The mount process stays the same, because compiling it takes
 /// minutes: a mount that moves to the other version is continued by the same program. That another one can continue it, too, is
@@ -30,13 +28,13 @@ pub fn build(cache: &Cache) -> Result<()> {
     };
     step("images of another version", || {
         let write = |name: &&str| image(name, TAG, &find)?.write(&archive(cache, name));
-        NAMES.iter().try_for_each(|name| write(name).map(drop))
+        OURS.iter().try_for_each(|name| write(name).map(drop))
     })
 }
 
 /// The archives that the node imports for an upgrade.
 pub fn archives(cache: &Cache) -> Vec<PathBuf> {
-    NAMES.iter().map(|name| archive(cache, name)).collect()
+    OURS.iter().map(|name| archive(cache, name)).collect()
 }
 
 fn archive(cache: &Cache, name: &str) -> PathBuf {

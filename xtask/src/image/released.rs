@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{archive_path, image};
+use super::{OURS, archive_path, image};
 use crate::cache::{Cache, checkout};
 use crate::cargo::{self, cargo};
 use crate::command::run;
@@ -19,8 +19,6 @@ const COMMIT: &str = "2cc81651d2f76cbe7d8d01103eb8fdc8c2cbcd17";
 /// crates of both apart, so that they can share the dependencies in the cache.
 pub const VERSION: &str = "0.0.1";
 pub const TAG: &str = "released";
-/// The images that contain our version.
-const NAMES: &[&str] = &["driver", "mounter"];
 
 /// Compiles the released sources, unless the cache has their images.
 pub fn build(cache: &Cache) -> Result<()> {
@@ -36,7 +34,7 @@ pub fn build(cache: &Cache) -> Result<()> {
     step("images of the released version", || {
         let write =
             |name: &&str| image(name, TAG, &|program| programs.join(program))?.write(&archive(cache, name));
-        NAMES.iter().try_for_each(|name| write(name).map(drop))
+        OURS.iter().try_for_each(|name| write(name).map(drop))
     })?;
     // Cargo has put the released programs where suites expect those of this checkout.
     cargo::shipped(cache).map(drop)
@@ -44,7 +42,7 @@ pub fn build(cache: &Cache) -> Result<()> {
 
 /// The archives that the node imports.
 pub fn archives(cache: &Cache) -> Result<Vec<PathBuf>> {
-    let archives: Vec<PathBuf> = NAMES.iter().map(|name| archive(cache, name)).collect();
+    let archives: Vec<PathBuf> = OURS.iter().map(|name| archive(cache, name)).collect();
     if let Some(missing) = archives.iter().find(|archive| !archive.exists()) {
         bail!("{} is missing: cargo xtask test --released", missing.display());
     }

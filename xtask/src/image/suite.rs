@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::archive::Image;
 use super::archive_path;
 use super::contents::Contents;
+use crate::architecture::Architecture;
 use crate::cache::Cache;
 use crate::programs::Programs;
 
@@ -17,8 +18,10 @@ pub fn build(cache: &Cache, programs: &Programs, references: &[String]) -> Resul
         let (name, tag) = name_and_tag(reference);
         let Some((contents, command)) = contents(name, programs)? else { continue };
         let archive = archive_path(&cache.images(), &format!("suite-{name}-{tag}"));
+        let architecture = Architecture::of_this_machine()?;
         // Most specs run as root in the original images, too.
-        Image { reference: reference.clone(), contents, command, user: "0:0" }.write(&archive)?;
+        Image { reference: reference.clone(), architecture, contents, command, user: "0:0" }
+            .write(&archive)?;
         archives.push(archive);
     }
     Ok(archives)
@@ -32,7 +35,7 @@ fn contents(name: &str, programs: &Programs) -> Result<Option<(Contents, &'stati
         "agnhost" => {
             // With `nsenter`, for specs that look at the node.
             contents.busybox()?;
-            contents.program(&programs.node("agnhost"), "agnhost")?;
+            contents.program(&programs.node("agnhost"), "agnhost", None)?;
             &["/agnhost"]
         }
         "busybox" | "glibc-dns-testing" | "jessie-dnsutils" | "nginx" => {
@@ -40,7 +43,7 @@ fn contents(name: &str, programs: &Programs) -> Result<Option<(Contents, &'stati
             &["/bin/sh"]
         }
         "hello-populator" => {
-            contents.program(&programs.node("hello-populator"), "hello-populator")?;
+            contents.program(&programs.node("hello-populator"), "hello-populator", None)?;
             &["/hello-populator"]
         }
         _ => return Ok(None),

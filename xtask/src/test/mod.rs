@@ -2,6 +2,7 @@
 //! lints and the unit tests.
 
 mod count;
+mod emulated;
 pub mod evidence;
 mod failures;
 mod lints;
@@ -31,6 +32,9 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
     let began = Instant::now();
     // Even lints build the C libraries of the mount process.
     debian::ensure_test_packages()?;
+    if let Some(architecture) = wanted.architecture {
+        return Ok(end(began, &or_failed("build", emulated::programs(cache, architecture))));
+    }
     let compile = || cargo::tests(cache);
     let built = if wanted.needs_real_parts() {
         ground::prepare_with(cache, &wanted.releases(), Purpose::Tests, compile)
@@ -41,9 +45,13 @@ pub fn run(cache: &Cache, wanted: &Wanted) -> Result<ExitCode> {
         Ok(built) => test(cache, wanted, &built),
         Err(error) => or_failed("build", Err(error)),
     };
+    Ok(end(began, &total))
+}
+
+fn end(began: Instant, total: &Count) -> ExitCode {
     println!("\nin {:.0} s", began.elapsed().as_secs_f64());
-    println!("{}", summary(&total));
-    Ok(if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{}", summary(total));
+    if total.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// The suites with real components mostly wait; beside them runs what computes.

@@ -2,6 +2,7 @@
 
 use clap::{Args, ValueEnum};
 
+use crate::architecture::Architecture;
 use crate::programs::Kubernetes;
 
 /// In the names of tests that need another build of the driver. They run only with `--released`.
@@ -31,6 +32,9 @@ pub struct Wanted {
     /// Run only the upgrade from the last released version, which is compiled first.
     #[arg(long, conflicts_with_all = ["only", "matrix", "filter"])]
     pub(super) released: bool,
+    /// Run only the programs of the images for another architecture, which are compiled first, in an emulator.
+    #[arg(long = "arch", value_enum, conflicts_with_all = ["only", "matrix", "released", "filter"])]
+    pub(super) architecture: Option<Architecture>,
     /// Run only tests whose name contains this text.
     pub(super) filter: Option<String>,
 }

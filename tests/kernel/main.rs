@@ -11,6 +11,7 @@ mod faults;
 mod figures;
 mod files;
 mod fuse;
+mod giving_up;
 mod ground;
 mod hand_over;
 mod layers;

@@ -1,6 +1,7 @@
 //! The library's inodes under numbers that outlive the process. What handles write and read is recorded, and a file that was
 //! written here can be opened again to be continued, whatever else the mount's options allow.
 
+mod directory;
 mod metablock;
 mod open_again;
 mod rename;

@@ -5,14 +5,6 @@ use std::fs;
 use super::{files_below, root};
 
 const LINES: usize = 300;
-/// Without a reason. Suites among them grow by a test at a time.
-const OLDER: &[&str] = &[
-    "crates/controller/src/group.rs",
-    "crates/controller/src/simulation/headroom.rs",
-    "crates/controller/src/simulation/mod.rs",
-    "crates/mountpoint/src/inodes/metablock.rs",
-    "tests/kernel/survival.rs",
-];
 
 fn says_why(text: &str) -> bool {
     let comment = text.lines().take_while(|line| line.starts_with("//!"));
@@ -27,7 +19,7 @@ fn a_long_file_says_why() {
     {
         let text = fs::read_to_string(&file).unwrap();
         let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
-        let is_ours = !name.contains("/generated/") && !OLDER.contains(&name);
+        let is_ours = !name.contains("/generated/");
         if is_ours && text.lines().count() > LINES && !says_why(&text) {
             silent.push(name.to_owned());
         }

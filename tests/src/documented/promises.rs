@@ -70,6 +70,7 @@ fn the_documented_semantics_are_the_tested_ones() {
     let files = [
         include_str!("../../kernel/continued.rs"),
         include_str!("../../kernel/copied.rs"),
+        include_str!("../../kernel/giving_up.rs"),
         include_str!("../../kernel/lingering.rs"),
         include_str!("../../kernel/moves.rs"),
         include_str!("../../kernel/names.rs"),

@@ -108,6 +108,7 @@ impl Cross {
         let work = tempfile::tempdir_in(&self.root)?;
         let (apt, unpacked) = (Apt::new(work.path().join("apt"), None)?, work.path().join("unpacked"));
         apt.download(LIBRARIES.iter().map(|name| format!("{name}:arm64")))?;
+        fs::create_dir(&unpacked)?;
         for package in apt.packages()? {
             let format = ["--show", "--showformat", debian::STATUS];
             let status = capture(Command::new("dpkg-deb").args(format).arg(&package))?;

@@ -1,6 +1,8 @@
 //! Headroom in random histories: controllers that decide on outdated caches and stop after any step, workloads that start,
 //! end and are deleted at any moment. Every gate is removed in the end, and no headroom pod outlives its workload's need.
 
+mod event;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract::authentication::SecretPresence;
@@ -12,65 +14,7 @@ use proptest::prelude::*;
 use crate::headroom::{GatedWorkload, Headroom, HeadroomPod};
 use crate::observed::{Phase, Workload};
 use crate::step::{Step, WorkloadRef};
-
-/// What can happen.
-#[derive(Clone, Debug)]
-enum Event {
-    Arrive {
-        volumes: usize,
-        bound: bool,
-    },
-    Bind {
-        workload: usize,
-    },
-    Start {
-        workload: usize,
-    },
-    End {
-        workload: usize,
-    },
-    IsDeleted {
-        workload: usize,
-    },
-    IsRemoved {
-        workload: usize,
-    },
-    /// By the scheduler, or by hand.
-    PodIsRemoved {
-        pod: usize,
-    },
-    PodEnds {
-        pod: usize,
-    },
-    /// Whether headroom pods of volume 1 are refused.
-    Quota {
-        refuses: bool,
-    },
-    /// A controller decides with a cache of `age` events ago, and stops after `steps` steps.
-    Reconcile {
-        workload: usize,
-        age: usize,
-        steps: usize,
-    },
-}
-
-fn event() -> impl Strategy<Value = Event> {
-    let index = 0..6_usize;
-    let of = |make: fn(usize) -> Event| index.clone().prop_map(make);
-    prop_oneof![
-        3 => (0..3_usize, any::<bool>()).prop_map(|(volumes, bound)| Event::Arrive { volumes, bound }),
-        2 => of(|workload| Event::Bind { workload }),
-        2 => of(|workload| Event::Start { workload }),
-        1 => of(|workload| Event::End { workload }),
-        1 => of(|workload| Event::IsDeleted { workload }),
-        2 => of(|workload| Event::IsRemoved { workload }),
-        2 => of(|pod| Event::PodIsRemoved { pod }),
-        1 => of(|pod| Event::PodEnds { pod }),
-        1 => any::<bool>().prop_map(|refuses| Event::Quota { refuses }),
-        10 => (index.clone(), 0..6_usize, 0..5_usize)
-            .prop_map(|(workload, age, steps)| Event::Reconcile { workload, age, steps }),
-    ]
-}
+use event::{Event, event};
 
 /// The API server, as far as decisions can tell.
 #[derive(Clone, Debug, Default, PartialEq)]

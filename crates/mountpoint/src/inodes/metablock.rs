@@ -8,16 +8,16 @@ use mountpoint_s3_client::types::ETag;
 use mountpoint_s3_fs::fs::OpenFlags;
 use mountpoint_s3_fs::memory::WriteHandleLimiter;
 use mountpoint_s3_fs::metablock::{
-    AddDirEntry, AddDirEntryResult, InodeError, InodeInformation, InodeKind, InodeNo, Lookup, Metablock,
-    NewHandle, PendingUploadHook, ReadWriteMode, S3Location, WriteMode,
+    AddDirEntry, InodeError, InodeKind, InodeNo, Lookup, Metablock, NewHandle, PendingUploadHook,
+    ReadWriteMode, S3Location, WriteMode,
 };
 use time::OffsetDateTime;
 
 use super::repeated::is_repeated;
-use super::{Inodes, entry_of, gone, read_object, renumbered, renumbered_handle, stale};
+use super::{Inodes, gone, read_object, renumbered, renumbered_handle, stale};
 use crate::client::Renames;
 use crate::journal::Version;
-use crate::listed::{Answered, listing};
+use crate::listed::Answered;
 use crate::opening::{confirm_name, confirmed, looked_up_again};
 use crate::reopen::opened_again;
 
@@ -198,36 +198,9 @@ impl<M: Metablock> Metablock for Inodes<M> {
         fh: u64,
         offset: i64,
         is_readdirplus: bool,
-        mut add: AddDirEntry<'a>,
+        add: AddDirEntry<'a>,
     ) -> Result<(), InodeError> {
-        let library = self.number(parent).await?;
-        let numbers = &self.numbers;
-        let answered = self.listed().get(&fh).cloned().unwrap_or_default();
-        let of = answered.clone();
-        let renumber: AddDirEntry<'_> = Box::new(move |found: InodeInformation, name, offset, generation| {
-            let (kind, mut stat) = (found.kind(), found.stat().clone());
-            if stat.etag.is_some()
-                && let Some(left) = self.note_listed(library, &name.to_string_lossy(), &of)
-            {
-                stat.update_validity(left);
-            }
-            let shown = |ino| InodeInformation::new(ino, stat, kind);
-            if name == "." || name == ".." {
-                return add(shown(numbers.of_library(found.ino())), name, offset, generation);
-            }
-            let entry = entry_of(found.ino(), kind, found.stat(), false);
-            let text = name.to_string_lossy().into_owned();
-            let ino = numbers.number(parent, &text, &entry);
-            let added = add(shown(ino), name, offset, generation);
-            if is_readdirplus && added == AddDirEntryResult::EntryAdded {
-                numbers.record_lookup(parent, &text, &entry);
-            }
-            added
-        });
-        let list = self.library.readdir(library, fh, offset, is_readdirplus, renumber);
-        let listed = listing(library, answered, list).await;
-        self.numbers.commit();
-        listed
+        self.list((parent, fh), offset, is_readdirplus, add).await
     }
 
     async fn releasedir(&self, fh: u64) -> Result<(), InodeError> {

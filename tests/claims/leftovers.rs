@@ -171,7 +171,7 @@ async fn a_class_may_let_whole_buckets_go_with_objects_and_unfinished_uploads() 
     for key in ["file", "folder/a b", "a\tb"] {
         tenant.server.put(&bucket, key, b"x").unwrap();
     }
-    tenant.server.begin_upload(&bucket, "half").unwrap();
+    tenant.server.begin_upload(&bucket, "half", "text/plain").unwrap();
     tenant.delete("data").await;
     tenant.volume_gone(&volume.name_any()).await;
     assert!(!tenant.has_bucket(&bucket), "{:?}", tenant.events(&volume.name_any()).await);

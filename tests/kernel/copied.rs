@@ -145,6 +145,29 @@ fn a_large_file_is_read_back_where_the_server_cannot_copy() {
     assert!(served.read("file").unwrap() == whole());
 }
 
+/// The keys have expired, for example, and the next ones are valid.
+#[test]
+fn a_large_file_is_copied_although_another_copy_was_refused() {
+    let faulty = unchanged();
+    let (client, pod, served) = behind(&faulty, "copied-later", &[]);
+    let file = published(&served, "file");
+    let parts = AtomicUsize::new(0);
+    faulty.plan(move |_, line| {
+        let is_first = line.contains("partNumber=1&") && parts.fetch_add(1, Ordering::Relaxed) == 0;
+        if is_first { Fault::Refuse(400, "ExpiredToken") } else { Fault::None }
+    });
+    continued(file).unwrap();
+    pod.logs("reading back a large file");
+    eventually("the whole file is published", || client.get("copied-later", "file").unwrap() == whole());
+
+    let file = published(&served, "next");
+    let before = faulty.answered().len();
+    continued(file).unwrap();
+    assert!(client.get("copied-later", "next").unwrap() == whole());
+    let requests = faulty.answered().split_off(before);
+    assert!(!requests.iter().any(|line| line.starts_with("GET /copied-later/next")), "{requests:?}");
+}
+
 #[test]
 fn an_upload_whose_process_dies_before_anything_is_copied_is_aborted() {
     // A process that another test starts would close the file, which publishes it.

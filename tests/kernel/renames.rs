@@ -3,30 +3,27 @@
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::Arc;
-use std::thread;
 
 use rustix::io::Errno;
 use s3_csi_tests::faulty::{Fault, Faulty};
-use s3_csi_tests::killer::{between_requests, kill, while_killing};
-use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, eventually, with};
+use s3_csi_tests::killer::{between_requests, while_killing};
+use s3_csi_tests::mountpoint_pod::{LIMIT, MountpointPod, Served, bucket, with};
 use s3_csi_tests::within;
 use xtask::s3::ALICE;
 
 use crate::files::served;
 use crate::names::NAMES;
-use crate::successors::behind;
 use crate::survival::{LIFE, content};
 
-const RENAMES: &[&str] = &["--allow-delete", "--rename-by-copy"];
-const REPLACES: &[&str] = &["--allow-delete", "--allow-overwrite", "--rename-by-copy"];
+pub(crate) const RENAMES: &[&str] = &["--allow-delete", "--rename-by-copy"];
+pub(crate) const REPLACES: &[&str] = &["--allow-delete", "--allow-overwrite", "--rename-by-copy"];
 
-fn rename(served: &Served, from: &str, to: &str) -> io::Result<()> {
+pub(crate) fn rename(served: &Served, from: &str, to: &str) -> io::Result<()> {
     let to = served.path(to);
     served.touch(from, move |path| fs::rename(path, to))
 }
 
-fn errno(outcome: io::Result<()>) -> Errno {
+pub(crate) fn errno(outcome: io::Result<()>) -> Errno {
     Errno::from_raw_os_error(outcome.unwrap_err().raw_os_error().unwrap())
 }
 
@@ -158,26 +155,6 @@ fn a_reader_of_a_renamed_file_gets_its_content_or_an_error() {
     assert!(served.read("to").unwrap() == large);
 }
 
-/// The deletion must not take what another client has written there.
-#[test]
-fn a_rename_deletes_nothing_that_came_meanwhile() {
-    let client = Arc::new(bucket(ALICE, "renamed-raced"));
-    client.put("renamed-raced", "from", b"before").unwrap();
-    let other = Arc::clone(&client);
-    let copies = |line: &str| line.starts_with("PUT /renamed-raced/to ");
-    let faulty = Faulty::before("s3.test:80", move |_, line| {
-        if copies(line) {
-            other.put("renamed-raced", "from", b"meanwhile").unwrap();
-        }
-        Fault::None
-    });
-    let pod = MountpointPod::start();
-    let request = with(pod.request(ALICE, "renamed-raced", RENAMES), "AWS_ENDPOINT_URL", &faulty.url());
-    let served = pod.mount(&request).unwrap();
-    assert_eq!(errno(rename(&served, "from", "to")), Errno::IO);
-    assert_eq!(client.get("renamed-raced", "from").unwrap(), b"meanwhile");
-}
-
 #[test]
 fn a_rename_whose_copy_or_deletion_fails_leaves_the_file() {
     for (bucket_name, method) in [("renamed-uncopied", "PUT /"), ("renamed-undeleted", "DELETE /")] {
@@ -192,32 +169,6 @@ fn a_rename_whose_copy_or_deletion_fails_leaves_the_file() {
         assert_eq!(errno(rename(&served, "from", "to")), Errno::IO, "{method}");
         assert_eq!(served.read("from").unwrap(), b"content", "{method}");
         assert_eq!(served.read("to").is_ok(), method == "DELETE /");
-    }
-}
-
-/// The mount process dies between the deletion on the server and its answer to the program.
-#[test]
-fn what_another_client_puts_in_the_place_of_a_removed_or_renamed_file_stays() {
-    let remove = |served: &Served| served.touch("file", |path| fs::remove_file(path));
-    let rename = |served: &Served| rename(served, "file", "other");
-    for (name, act) in [("removed-twice", remove as fn(&Served) -> io::Result<()>), ("renamed-twice", rename)]
-    {
-        let faulty = Faulty::before("s3.test:80", |_, _| Fault::None);
-        let (client, pod, served) = behind(&faulty, name, REPLACES);
-        client.put(name, "file", b"ours").unwrap();
-        assert_eq!(served.read("file").unwrap(), b"ours");
-        faulty.plan(|_, line| if line.starts_with("DELETE /") { Fault::Delay(LIMIT) } else { Fault::None });
-        let deleted = || faulty.answered().iter().any(|line| line.starts_with("DELETE /"));
-        thread::scope(|scope| {
-            let acting = scope.spawn(|| act(&served));
-            eventually("the object is deleted", deleted);
-            faulty.plan(|_, _| Fault::None);
-            client.put(name, "file", b"theirs").unwrap();
-            kill(&pod, between_requests);
-            assert_eq!(errno(acting.join().unwrap()), Errno::IO, "{name}");
-        });
-        assert_eq!(client.get(name, "file").unwrap(), b"theirs", "{name}");
-        assert_eq!(served.read("file").unwrap(), b"theirs", "{name}");
     }
 }
 

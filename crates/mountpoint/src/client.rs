@@ -4,6 +4,7 @@
 //! they are continued.
 
 mod confirm;
+mod copies;
 mod finish;
 mod named;
 mod renew_keys;
@@ -11,7 +12,7 @@ mod requests;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Instant;
 
@@ -101,7 +102,7 @@ struct Inner {
     timeout: Arc<ServerTimeout>,
     uploads: Arc<Uploads>,
     raw: RawClients,
-    /// The server has refused to copy a part of an object.
+    /// The server does not copy parts of objects, or not with these keys.
     cannot_copy: AtomicBool,
     listings: Listings,
     first_reads: FirstReads<<S3CrtClient as ObjectClient>::GetObjectResponse>,
@@ -186,11 +187,6 @@ impl Client {
 
     pub(crate) fn timeout(&self) -> Arc<ServerTimeout> {
         Arc::clone(&self.0.timeout)
-    }
-
-    /// Whether large files are continued by copying them on the server.
-    pub(crate) fn copies(&self) -> bool {
-        !self.0.cannot_copy.load(Ordering::Relaxed)
     }
 
     pub(crate) fn fetches_exactly(&self) -> bool {

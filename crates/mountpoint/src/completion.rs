@@ -1,7 +1,7 @@
 //! The end of a multipart upload: its parts become the object. A mount process that dies meanwhile has sent everything, perhaps,
 //! and its successor looks what the server has.
 
-mod answer;
+pub(crate) mod answer;
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::raw_client::{RawClient, RawError, Request, Response, bodyless};
 use crate::server_timeout::ServerTimedOut;
 use answer::{Listed, whole};
 
-pub(crate) use answer::{Part, Unreadable, copied, sent, upload_id};
+pub(crate) use answer::{Part, Unreadable};
 
 const FORBIDDEN: i32 = 403;
 pub(crate) const NOT_FOUND: i32 = 404;
@@ -46,6 +46,9 @@ pub(crate) enum CompletionError {
     CannotList(RawError),
     #[error("the S3 server does not confirm the encryption; remove the mount option `sse`")]
     Unencrypted,
+    /// The request itself, not one that looks what the server has.
+    #[error(transparent)]
+    Refused(RawError),
     #[error(transparent)]
     Request(#[from] RawError),
     #[error(transparent)]
@@ -59,7 +62,7 @@ impl CompletionError {
     pub(crate) fn is_final(&self) -> bool {
         match self {
             Self::Replaced | Self::Incomplete { .. } | Self::CannotList(_) | Self::Unencrypted => true,
-            Self::Request(_) | Self::Answer(_) | Self::TimedOut(_) => false,
+            Self::Refused(_) | Self::Request(_) | Self::Answer(_) | Self::TimedOut(_) => false,
         }
     }
 }
@@ -88,6 +91,7 @@ impl Completion {
                     None => self.completed_before(raw).await,
                 }
             }
+            Err(error @ RawError::Refused { .. }) => Err(CompletionError::Refused(error)),
             answer => {
                 let Response { headers, body } = answer?;
                 Ok(completed(answer::completed(&body)?, &headers))

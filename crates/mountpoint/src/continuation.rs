@@ -1,43 +1,29 @@
 //! The continuation of a large file: the server copies the object that the file was so far to the beginning of a multipart
 //! upload, so that only what is written from now on is sent to it.
 
-mod failure;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use futures::stream::{self, StreamExt as _, TryStreamExt as _};
 use mountpoint_s3_client::checksums::{crc64nvme, crc64nvme_to_base64};
 use mountpoint_s3_client::types::{
     ETag, PutObjectParams, PutObjectTrailingChecksums, UploadChecksum, UploadReview, UploadReviewOutcome,
     UploadReviewPart,
 };
 
-use crate::completion::{Completed, Part, copied, sent, upload_id};
-use crate::journal::{Checksums, Completion, Terms, Version};
-use crate::multipart::Watch;
+use crate::completion::{Completed, Part, answer};
+use crate::copies::{CopyError, CopyUpload, Original};
+use crate::journal::{Completion, Terms, Version};
 use crate::put::checksum;
-use crate::raw_client::{RawClient, Request, Sending, escaped};
-use failure::cannot_copy;
+use crate::raw_client::{RawClient, Sending};
 
-pub(crate) use failure::{ContinuationError, failed};
-
-/// S3 copies at most 5 GiB in a request, and the S3 client ends one of which nothing was heard for 30 s.
-const COPIED_AT_ONCE: u64 = 512 * 1024 * 1024;
-/// Copies under way at the same time.
-const COPIES: usize = 4;
 /// Parts that are sent while the next one is written. Each is in memory.
 const PARTS_UNDER_WAY: usize = 2;
-/// S3's limits of an upload. Only its last part may be smaller.
+/// S3's limit of an upload. Only its last part may be smaller.
 const SMALLEST_PART: u64 = 5 * 1024 * 1024;
-const MOST_PARTS: usize = 10_000;
 
-/// Dropped before it is complete, it is aborted.
 #[derive(Debug)]
 pub(crate) struct Continuation {
-    raw: Arc<RawClient>,
-    /// With the upload's id.
-    path: String,
+    upload: CopyUpload,
     replaces: ETag,
     /// Bytes that were copied and sent.
     length: u64,
@@ -49,8 +35,6 @@ pub(crate) struct Continuation {
     sending: VecDeque<Sending>,
     /// What was sent, for the library, which knows nothing of what was copied.
     sent: Vec<UploadReviewPart>,
-    is_complete: bool,
-    watch: Watch,
 }
 
 /// Whether the server can be asked to copy the beginning of a file of this length.
@@ -66,78 +50,24 @@ impl Continuation {
         params: &PutObjectParams,
         (replaces, length): (ETag, u64),
         part_size: usize,
-    ) -> Result<Self, ContinuationError> {
-        let object = raw.path(key);
-        let begun = raw
-            .send(Request {
-                method: "POST",
-                operation: "CreateMultipartUpload",
-                path: format!("{object}?uploads"),
-                headers: headers(params),
-                body: Vec::new(),
-            })?
-            .await;
-        let id = upload_id(&begun.map_err(cannot_copy)?.body)?;
-        let path = format!("{object}?uploadId={}", escaped(&id).replace('/', "%2F"));
-        let unfinished = &raw.bucket.telemetry.unfinished_uploads;
-        let mut watch = Watch::new(Arc::clone(unfinished), object);
-        watch.begin();
-        unfinished.begun(&path);
-        let checksums = params.trailing_checksums.clone();
-        let mut continuation = Self {
-            raw,
-            path,
-            replaces,
+    ) -> Result<Self, CopyError> {
+        let upload = CopyUpload::begin(raw, key, headers(params)).await?;
+        let original = Original { key: key.to_owned(), etag: replaces, length };
+        let parts = upload.copy(&original, true).await?;
+        Ok(Self {
+            upload,
+            replaces: original.etag,
             length,
-            checksums,
+            checksums: params.trailing_checksums.clone(),
             part_size,
-            parts: Vec::new(),
+            parts,
             held: Vec::new(),
             sending: VecDeque::new(),
             sent: Vec::new(),
-            is_complete: false,
-            watch,
-        };
-        continuation.parts = continuation.copy(key, length).await?;
-        Ok(continuation)
+        })
     }
 
-    /// In parts of the same size, because none but the last of an upload may be small.
-    async fn copy(&self, key: &str, length: u64) -> Result<Vec<Part>, ContinuationError> {
-        let count = length.div_ceil(COPIED_AT_ONCE);
-        let size = length.div_ceil(count);
-        let source = format!("/{}/{}", self.raw.bucket.name, escaped(key));
-        let copies = (0..count).map(|part| {
-            let range = format!("bytes={}-{}", part * size, ((part + 1) * size).min(length) - 1);
-            let headers = vec![
-                ("x-amz-copy-source", source.clone()),
-                ("x-amz-copy-source-if-match", self.replaces.as_str().to_owned()),
-                ("x-amz-copy-source-range", range),
-            ];
-            async move {
-                let number = usize::try_from(part).unwrap_or(usize::MAX) + 1;
-                let answer = self.send("UploadPartCopy", number, headers, Vec::new())?.await;
-                Ok(copied(&answer.map_err(cannot_copy)?.body)?)
-            }
-        });
-        stream::iter(copies).buffered(COPIES).try_collect().await
-    }
-
-    fn send(
-        &self,
-        operation: &'static str,
-        number: usize,
-        headers: Vec<(&'static str, String)>,
-        body: Vec<u8>,
-    ) -> Result<Sending, ContinuationError> {
-        if number > MOST_PARTS {
-            return Err(ContinuationError::TooLarge(MOST_PARTS));
-        }
-        let path = self.path.replacen('?', &format!("?partNumber={number}&"), 1);
-        Ok(self.raw.send(Request { method: "PUT", operation, path, headers, body })?)
-    }
-
-    pub(crate) async fn write(&mut self, mut slice: &[u8]) -> Result<(), ContinuationError> {
+    pub(crate) async fn write(&mut self, mut slice: &[u8]) -> Result<(), CopyError> {
         while !slice.is_empty() {
             let (now, rest) = slice.split_at(slice.len().min(self.part_size - self.held.len()));
             self.held.extend_from_slice(now);
@@ -149,7 +79,7 @@ impl Continuation {
         Ok(())
     }
 
-    async fn send_held(&mut self) -> Result<(), ContinuationError> {
+    async fn send_held(&mut self) -> Result<(), CopyError> {
         if self.sending.len() == PARTS_UNDER_WAY {
             self.finish_part().await?;
         }
@@ -165,15 +95,15 @@ impl Continuation {
         }
         self.length += part.size;
         let number = self.parts.len() + self.sending.len() + 1;
-        let sending = self.send("UploadPart", number, headers, content)?;
+        let sending = self.upload.send("UploadPart", number, headers, content)?;
         self.sending.push_back(sending);
         self.sent.push(part);
         Ok(())
     }
 
-    async fn finish_part(&mut self) -> Result<(), ContinuationError> {
+    async fn finish_part(&mut self) -> Result<(), CopyError> {
         if let Some(sending) = self.sending.pop_front() {
-            self.parts.push(sent(&sending.await?.headers)?);
+            self.parts.push(answer::sent(&sending.await?.headers)?);
         }
         Ok(())
     }
@@ -182,7 +112,7 @@ impl Continuation {
     pub(crate) async fn complete(
         mut self,
         review: impl FnOnce(UploadReview) -> UploadReviewOutcome,
-    ) -> Result<Completed, ContinuationError> {
+    ) -> Result<Completed, CopyError> {
         if !self.held.is_empty() {
             self.send_held().await?;
         }
@@ -192,36 +122,20 @@ impl Continuation {
         let checksum_algorithm = self.checksums.algorithm().cloned();
         let parts = std::mem::take(&mut self.sent);
         if matches!(review(UploadReview { parts, checksum_algorithm }), UploadReviewOutcome::Abort) {
-            return Err(ContinuationError::Checksum);
+            return Err(CopyError::Checksum);
         }
-        let completion = Completion {
-            upload: self.path.clone(),
-            length: self.length,
-            before: Version::of(Some(self.replaces.as_str())),
-            terms: self.terms(),
-        };
-        let completed = completion.complete(&self.raw, &self.parts).await?;
-        self.is_complete = true;
-        Ok(completed)
+        let (before, terms) = (Version::of(Some(self.replaces.as_str())), self.terms());
+        self.upload.complete(&self.parts, self.length, before, terms).await
     }
 
     /// It is about to be completed.
     pub(crate) fn note_completion(&self, file: u64, mut completion: Completion) {
         completion.terms = Terms { encryption: completion.terms.encryption, ..self.terms() };
-        self.watch.completing(file, completion);
+        self.upload.note_completion(file, completion);
     }
 
     fn terms(&self) -> Terms {
-        let (replaces, checksums) = (Some(self.replaces.as_str().to_owned()), Some(Checksums::Crc64nvme));
-        Terms { replaces, checksums, ..Terms::default() }
-    }
-}
-
-impl Drop for Continuation {
-    fn drop(&mut self) {
-        if !self.is_complete {
-            self.raw.abort(&self.path);
-        }
+        Terms { replaces: Some(self.replaces.as_str().to_owned()), ..CopyUpload::terms() }
     }
 }
 

@@ -8,6 +8,7 @@ mod client;
 mod completion;
 mod connect;
 mod continuation;
+mod copies;
 mod credentials;
 mod diagnose;
 mod first_read;

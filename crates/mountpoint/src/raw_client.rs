@@ -103,20 +103,20 @@ pub(crate) struct RawClient {
     client: Client,
 }
 
-pub(crate) struct Request {
+pub(crate) struct Request<'a> {
     pub(crate) method: &'static str,
     /// As S3 calls it. By that the client knows which answers of status 200 may be errors.
     pub(crate) operation: &'static str,
     /// With the query, escaped.
     pub(crate) path: String,
-    pub(crate) headers: Vec<(&'static str, String)>,
+    pub(crate) headers: Vec<(&'a str, String)>,
     pub(crate) body: Vec<u8>,
 }
 
 /// The operation that aborts a multipart upload.
 pub(crate) const ABORT: &str = "AbortMultipartUpload";
 
-pub(crate) fn bodyless(method: &'static str, operation: &'static str, path: String) -> Request {
+pub(crate) fn bodyless(method: &'static str, operation: &'static str, path: String) -> Request<'static> {
     Request { method, operation, path, headers: Vec::new(), body: Vec::new() }
 }
 
@@ -188,7 +188,7 @@ impl RawClient {
     }
 
     /// Begins at once, also if the result is never awaited.
-    pub(crate) fn send(&self, request: Request) -> Result<Sending, RawError> {
+    pub(crate) fn send(&self, request: Request<'_>) -> Result<Sending, RawError> {
         let mut message = Message::new_request(&Allocator::default())?;
         message.set_request_method(request.method)?;
         message.set_request_path(&request.path)?;

@@ -9,7 +9,8 @@ use mountpoint_s3_client::error::{ObjectClientError, PutObjectError};
 use mountpoint_s3_client::types::{PutObjectParams, PutObjectResult, UploadReview, UploadReviewOutcome};
 use mountpoint_s3_client::{PutObjectRequest, S3RequestError};
 
-use crate::continuation::{Continuation, failed};
+use crate::continuation::Continuation;
+use crate::copies::failed;
 use crate::journal::{Completion, Encryption, Terms};
 use crate::meter::{InProgress, METER};
 use crate::put::Put;

@@ -54,6 +54,8 @@ struct State {
     replays: HashMap<u64, usize>,
     /// What the next upload to a key continues. The library has one writer for each key at a time.
     conditions: HashMap<String, Condition>,
+    /// Keys of files that the server has not copied to the beginning of an upload.
+    refused_copies: HashSet<String>,
     /// Keys from which files were renamed that may still be open for writing.
     renamed: HashSet<String>,
 }
@@ -223,6 +225,16 @@ impl Uploads {
     /// The object that the upload to this key must replace. Returned once for each upload.
     pub(crate) fn condition(&self, key: &str) -> Option<Condition> {
         self.state().conditions.remove(key)
+    }
+
+    /// The server does not copy what the file with this key begins with.
+    pub(crate) fn refuse_copy(&self, key: &str) {
+        self.state().refused_copies.insert(key.to_owned());
+    }
+
+    /// Whether that is why an upload has not begun. Returned once.
+    pub(crate) fn take_refused_copy(&self, key: &str) -> bool {
+        self.state().refused_copies.remove(key)
     }
 
     /// The file that was published under this key has been renamed.

@@ -76,6 +76,7 @@ fn the_documented_semantics_are_the_tested_ones() {
         include_str!("../../kernel/names.rs"),
         include_str!("../../kernel/programs.rs"),
         include_str!("../../kernel/random.rs"),
+        include_str!("../../kernel/rename_races.rs"),
         include_str!("../../kernel/renames.rs"),
         include_str!("../../kernel/semantics.rs"),
         include_str!("../../kernel/requests.rs"),

@@ -9,6 +9,7 @@ mod choice;
 mod open_file;
 mod reading;
 mod step;
+mod together;
 mod writing;
 
 use std::collections::{BTreeMap, BTreeSet};

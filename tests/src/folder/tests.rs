@@ -138,3 +138,24 @@ fn a_reader_gets_what_was_there_or_an_error_after_it_has_changed() {
     let failed = (Step::ReadOpen { file: 1 }, EIO, Objects::new());
     verdict(objects("old"), &[&begun[..], &[change, failed]].concat()).unwrap();
 }
+
+#[test]
+fn steps_about_different_names_are_judged_together() {
+    let open = |actor, file, name: &str| (actor, Step::Open { actor, file, name: name.into(), write: true });
+    let write = |file, content: &str| Step::Write { file, content: content.into() };
+    let close = |actor, file| (actor, Step::Close { actor, file });
+    let mut folder = Folder::new(Objects::new());
+    let begun = [open(0, 1, "f"), open(1, 2, "g")];
+    assert!(folder.are_independent(&begun[0], &begun[1]));
+    for other in [open(1, 3, "f"), open(0, 3, "g"), (1, Step::List)] {
+        assert!(!folder.are_independent(&begun[0], &other), "{other:?}");
+    }
+    let done = [Outcome::Done, Outcome::Done];
+    folder.steps(&begun, &done, &Objects::new()).unwrap();
+    folder.steps(&[(0, write(1, "a")), (1, write(2, "b"))], &done, &Objects::new()).unwrap();
+    let both: Objects = [("f".to_owned(), b"a".to_vec()), ("g".to_owned(), b"b".to_vec())].into();
+    for (after, is_right) in [(both, true), (objects("a"), false), (Objects::new(), false)] {
+        let judged = folder.clone().steps(&[close(0, 1), close(1, 2)], &done, &after);
+        assert_eq!(judged.is_ok(), is_right, "{after:?}: {judged:?}");
+    }
+}

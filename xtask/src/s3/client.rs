@@ -100,9 +100,10 @@ impl Client {
         self.send(Method::Put, &[bucket], &[("policy", "")], policy.as_bytes()).map(drop)
     }
 
-    /// Begins a multipart upload.
-    pub fn begin_upload(&self, bucket: &str, key: &str) -> Result<String> {
-        let begun = text(self.send(Method::Post, &[bucket, key], &[("uploads", "")], &[])?)?;
+    /// Begins a multipart upload of an object with a content type.
+    pub fn begin_upload(&self, bucket: &str, key: &str, kind: &str) -> Result<String> {
+        let request = self.request(Method::Post, &[bucket, key], &[("uploads", "")])?;
+        let begun = text(self.exchange(request.header("content-type", kind), &[])?)?;
         elements(&begun, "UploadId").pop().context("the S3 server has not named the upload")
     }
 
@@ -166,6 +167,13 @@ impl Client {
 
     pub fn get(&self, bucket: &str, key: &str) -> Result<Vec<u8>> {
         self.send(Method::Get, &[bucket, key], &[], &[])
+    }
+
+    /// What the server says of an object under this name.
+    pub fn header(&self, bucket: &str, key: &str, name: &str) -> Result<Option<String>> {
+        let answer = self.agent.run(self.request(Method::Head, &[bucket, key], &[])?.body(())?)?;
+        anyhow::ensure!(answer.status() == 200, "the S3 server answered {}", answer.status());
+        Ok(answer.headers().get(name).map(|value| value.to_str().map(str::to_owned)).transpose()?)
     }
 
     /// A stream of a range of an object.

@@ -1,17 +1,15 @@
 //! The requests that the library sends.
 
 use std::borrow::Cow;
-use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use futures::TryFutureExt as _;
 use mountpoint_s3_client::error::{
     CopyObjectError, DeleteObjectError, GetObjectAttributesError, GetObjectError, HeadObjectError,
     ListObjectsError, ObjectClientError, PutObjectError, RenameObjectError,
 };
 use mountpoint_s3_client::types::{
-    CopyObjectParams, CopyObjectResult, DeleteObjectResult, ETag, GetObjectAttributesResult, GetObjectParams,
+    CopyObjectParams, CopyObjectResult, DeleteObjectResult, GetObjectAttributesResult, GetObjectParams,
     HeadObjectParams, HeadObjectResult, ListObjectsResult, ObjectAttribute, PutObjectParams, PutObjectResult,
     PutObjectSingleParams, RenameObjectParams, RenameObjectResult,
 };
@@ -19,7 +17,6 @@ use mountpoint_s3_client::{ObjectClient, S3CrtClient, S3RequestError};
 use mountpoint_s3_crt::s3::client::BufferPoolUsageStats;
 
 use super::{Client, Renames};
-use crate::continuation::{Continuation, ContinuationError, failed};
 use crate::listed::{Listed, listed};
 use crate::put::{IF_NONE_MATCH, Put, Single};
 use crate::server_timeout::Answer;
@@ -190,27 +187,5 @@ impl ObjectClient for Client {
                 Err(ObjectClientError::ServiceError(RenameObjectError::NotImplementedError))
             }
         }
-    }
-}
-
-impl Client {
-    async fn continue_upload(
-        &self,
-        key: &str,
-        params: &PutObjectParams,
-        replaced: (ETag, u64),
-    ) -> Answer<Upload, PutObjectError> {
-        let copy = async {
-            let part_size = self.write_part_size();
-            let begun = Continuation::begin(self.raw()?, key, params, replaced, part_size).await;
-            begun.inspect_err(|error| {
-                if matches!(error, ContinuationError::CannotCopy(_)) {
-                    tracing::info!(%error, "large files that are continued are read back and uploaded again");
-                    self.0.cannot_copy.store(true, Ordering::Relaxed);
-                }
-            })
-        };
-        let begun = self.transfer(copy.map_err(failed)).await?;
-        Ok(Upload::new(Sent::Continued(begun), key, params, self.timeout(), self.uploads()))
     }
 }

@@ -1,4 +1,4 @@
-//! S3's XML about the parts of an upload.
+//! What S3 answers about uploads and their parts.
 
 use instant_xml::FromXml;
 use mountpoint_s3_crt::http::request_response::Headers;
@@ -54,10 +54,24 @@ struct Copied {
 }
 
 #[derive(FromXml)]
+#[xml(rename = "CopyObjectResult")]
+struct CopiedObject {
+    #[xml(rename = "ETag")]
+    etag: Option<String>,
+}
+
+#[derive(FromXml)]
 #[xml(rename = "CompleteMultipartUploadResult")]
 struct Completed {
     #[xml(rename = "ETag")]
     etag: Option<String>,
+}
+
+#[derive(FromXml)]
+#[xml(rename = "Error")]
+struct Refusal {
+    #[xml(rename = "Code")]
+    code: Option<String>,
 }
 
 #[derive(FromXml)]
@@ -98,9 +112,20 @@ pub(crate) fn copied(body: &str) -> Result<Part, Unreadable> {
     Ok(Part { etag: etag.ok_or(Unreadable::Missing("ETag"))?, checksum })
 }
 
+/// S3 may answer with success before it copies, and with an error in the body when that fails.
+pub(crate) fn copied_object(body: &str) -> Result<String, Unreadable> {
+    let copied: CopiedObject = instant_xml::from_str(&without_namespace(body))?;
+    copied.etag.ok_or(Unreadable::Missing("ETag"))
+}
+
 pub(super) fn completed(body: &str) -> Result<String, Unreadable> {
     let completed: Completed = instant_xml::from_str(&without_namespace(body))?;
     completed.etag.ok_or(Unreadable::Missing("ETag"))
+}
+
+/// Of an error.
+pub(crate) fn code(body: &str) -> Option<String> {
+    instant_xml::from_str::<Refusal>(&without_namespace(body)).ok()?.code
 }
 
 pub(crate) fn sent(headers: &Headers) -> Result<Part, Unreadable> {
@@ -136,15 +161,15 @@ pub(super) fn whole(mut listed: Vec<Listed>, length: u64) -> Result<Vec<Part>, u
     Err(has)
 }
 
-pub(super) fn etag(headers: &Headers) -> Result<String, Unreadable> {
+pub(crate) fn etag(headers: &Headers) -> Result<String, Unreadable> {
     header(headers, "ETag").ok_or(Unreadable::Missing("ETag"))
 }
 
-pub(super) fn length(headers: &Headers) -> Option<u64> {
+pub(crate) fn length(headers: &Headers) -> Option<u64> {
     header(headers, "Content-Length")?.parse().ok()
 }
 
-pub(super) fn header(headers: &Headers, name: &str) -> Option<String> {
+pub(crate) fn header(headers: &Headers, name: &str) -> Option<String> {
     headers.get_as_optional_string(name).ok().flatten()
 }
 
@@ -181,6 +206,8 @@ mod tests {
                  <ChecksumCRC64NVME>c=</ChecksumCRC64NVME></CopyPartResult>"
             );
             assert_eq!(copied(&part).unwrap(), Part { etag: "\"e\"".into(), checksum: Some("c=".into()) });
+            let object = format!("<CopyObjectResult{namespace}><ETag>\"e\"</ETag></CopyObjectResult>");
+            assert_eq!(copied_object(&object).unwrap(), "\"e\"");
             let done = format!(
                 "<CompleteMultipartUploadResult{namespace}><Location>l</Location><ETag>\"e-2\"</ETag>\
                  </CompleteMultipartUploadResult>"
@@ -194,6 +221,8 @@ mod tests {
         let missing = "<CopyPartResult></CopyPartResult>";
         assert!(matches!(copied(missing), Err(Unreadable::Missing("ETag"))));
         assert!(matches!(copied("<html></html>"), Err(Unreadable::Xml(_))));
+        let failed = "<Error><Code>InternalError</Code></Error>";
+        assert!(matches!(copied_object(failed), Err(Unreadable::Xml(_))));
         assert!(matches!(
             upload_id("<InitiateMultipartUploadResult></InitiateMultipartUploadResult>"),
             Err(Unreadable::Missing("UploadId"))

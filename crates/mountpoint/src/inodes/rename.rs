@@ -1,28 +1,37 @@
 //! A file is renamed on servers that cannot do it: its object is copied, and deleted under the old name once the copy is
-//! complete. Whatever fails in between leaves both.
+//! complete. Whatever fails in between leaves both. The server copies the object only as long as it is the one that was looked
+//! up, so that no copy is a mixture of two versions.
 
 use std::ffi::OsStr;
 use std::time::Instant;
 
-use mountpoint_s3_client::error::{CopyObjectError, HeadObjectError, ObjectClientError, RenameObjectError};
-use mountpoint_s3_client::types::{CopyObjectParams, ETag, HeadObjectParams, HeadObjectResult};
+use mountpoint_s3_client::error::{HeadObjectError, ObjectClientError};
+use mountpoint_s3_client::types::{ETag, HeadObjectParams, HeadObjectResult};
 use mountpoint_s3_client::{ObjectClient as _, S3RequestError};
 use mountpoint_s3_fs::metablock::{InodeError, InodeKind, InodeNo, Lookup, Metablock};
 use thiserror::Error;
 
 use super::Inodes;
 use super::repeated::is_repeated;
+use crate::copies::CopyError;
 use crate::journal::Version;
 use crate::listed::list_name;
 use crate::opening::confirm_name;
-use crate::raw_client::escaped;
 
 /// A name in a directory, which is the library's inode.
 type Place<'a> = (InodeNo, &'a OsStr);
 
 #[derive(Debug, Error)]
-#[error("another client has changed the object while it was copied; both names are kept: delete one of them")]
-struct ChangedMeanwhile;
+enum RenameError {
+    #[error("another client has replaced or deleted the object meanwhile: repeat the operation")]
+    Replaced,
+    #[error(
+        "another client has changed the object while it was copied; both names are kept: delete one of them"
+    )]
+    ReplacedAfterCopy,
+    #[error(transparent)]
+    Copy(#[from] CopyError),
+}
 
 struct Copied {
     /// What was copied.
@@ -58,6 +67,8 @@ impl<M: Metablock> Inodes<M> {
             }
             self.refuse_while_writing(existing, &new_key)?;
         }
+        let before = existing.and_then(|existing| existing.stat().etag.clone());
+        let replaces = replaces.then(|| Version::of(before.as_deref()));
         let copied = self.copy(&source, &old_key, &new_key, replaces).await?;
         // The kernel looked the name up, so that the library may still take it for missing.
         list_name(&self.library, to.0, &name).await?;
@@ -99,7 +110,7 @@ impl<M: Metablock> Inodes<M> {
         let is_copy = renamed.kind() == InodeKind::File
             && Version::of(renamed.stat().etag.as_deref()) == copied.version;
         if !is_copy || after.is_some_and(|after| after.etag != copied.source) {
-            return Err(changed_meanwhile(bucket, key));
+            return Err(cannot_rename(RenameError::ReplacedAfterCopy, bucket, key));
         }
         match self.library.unlink(from.0, from.1).await {
             // It does not matter who has deleted it.
@@ -132,31 +143,41 @@ impl<M: Metablock> Inodes<M> {
         source: &Lookup,
         from: &str,
         to: &str,
-        replaces: bool,
+        replaces: Option<Version>,
     ) -> Result<Copied, InodeError> {
         let bucket = source.s3_location()?.bucket_name();
-        let Some(before) = self.head_if_exists(bucket, from).await? else {
+        let failed = |error: CopyError| cannot_rename(error.into(), bucket, from);
+        let Some(object) = self.client.object_to_copy(from).await.map_err(failed)? else {
             return Err(InodeError::FileDoesNotExist(from.to_owned(), source.inode_err()));
         };
-        if !replaces && let Some(existing) = self.head_if_exists(bucket, to).await? {
+        let before = &object.original;
+        let is_same = |other: &HeadObjectResult| (&other.etag, other.size) == (&before.etag, before.length);
+        let exists = || {
+            let (dest_key, src_inode) = (to.to_owned(), source.inode_err());
+            Err(InodeError::RenameDestinationExists { dest_key, src_inode })
+        };
+        let copied = |copy: &HeadObjectResult| {
+            let version = Version::of(Some(copy.etag.as_str()));
+            Ok(Copied { source: before.etag.clone(), version })
+        };
+        if replaces.is_none()
+            && let Some(existing) = self.head_if_exists(bucket, to).await?
+        {
             // By a mount process that died with the same request.
-            let is_copied = is_repeated() && (&existing.etag, existing.size) == (&before.etag, before.size);
-            if !is_copied {
-                return Err(InodeError::RenameDestinationExists {
-                    dest_key: to.to_owned(),
-                    src_inode: source.inode_err(),
-                });
-            }
+            return if is_repeated() && is_same(&existing) { copied(&existing) } else { exists() };
         }
-        let params = CopyObjectParams::new();
-        let copied = self.client.copy_object(bucket, &escaped(from), bucket, to, &params).await;
-        copied
-            .map_err(|error| InodeError::client_error(described(error), "CopyObject failed", bucket, from))?;
+        let is_refused = match self.client.copy(&object, to, replaces).await {
+            Ok(()) => false,
+            Err(CopyError::Changed) => true,
+            Err(error) => return Err(failed(error)),
+        };
         match self.head_if_exists(bucket, to).await? {
-            Some(copy) if copy.size == before.size => {
-                Ok(Copied { source: before.etag, version: Version::of(Some(copy.etag.as_str())) })
-            }
-            _ => Err(changed_meanwhile(bucket, from)),
+            Some(copy) if !is_refused && copy.size == before.length => copied(&copy),
+            // The S3 client repeats a request whose answer was lost, and the server refuses the second one because of the first.
+            Some(copy) if is_refused && replaces.is_none() && is_same(&copy) => copied(&copy),
+            Some(_) if is_refused && replaces.is_none() => exists(),
+            _ if is_refused => Err(cannot_rename(RenameError::Replaced, bucket, from)),
+            _ => Err(cannot_rename(RenameError::ReplacedAfterCopy, bucket, from)),
         }
     }
 
@@ -169,25 +190,13 @@ impl<M: Metablock> Inodes<M> {
     }
 }
 
-fn changed_meanwhile(bucket: &str, key: &str) -> InodeError {
-    let changed = S3RequestError::InternalError(Box::new(ChangedMeanwhile));
-    let changed = ObjectClientError::<HeadObjectError, _>::ClientError(changed);
-    InodeError::client_error(changed, "cannot rename", bucket, key)
+/// As an error with which the library can describe a request.
+fn cannot_rename(error: RenameError, bucket: &str, key: &str) -> InodeError {
+    let error = S3RequestError::InternalError(Box::new(error));
+    let error = ObjectClientError::<HeadObjectError, _>::ClientError(error);
+    InodeError::client_error(error, "cannot rename", bucket, key)
 }
 
 fn key(found: &Lookup) -> Result<String, InodeError> {
     Ok(found.s3_location()?.full_key().to_string())
-}
-
-/// As an error with which the library can describe a request.
-fn described(
-    error: ObjectClientError<CopyObjectError, S3RequestError>,
-) -> ObjectClientError<RenameObjectError, S3RequestError> {
-    match error {
-        ObjectClientError::ClientError(error) => ObjectClientError::ClientError(error),
-        ObjectClientError::ServiceError(CopyObjectError::NotFound) => {
-            ObjectClientError::ServiceError(RenameObjectError::KeyNotFound)
-        }
-        ObjectClientError::ServiceError(_) => ObjectClientError::ServiceError(RenameObjectError::BadRequest),
-    }
 }

@@ -29,7 +29,7 @@ impl Writer {
             // Nothing is written, but what writes waits until the server has copied the file.
             let copied = storage.files.write(self.ino, handle, 0, &[], 0, 0, None).await;
             match copied {
-                Err(_) if !storage.copies(state.length) => {
+                Err(_) if storage.uploads.take_refused_copy(&object.key) => {
                     // It has failed, and its end says so again.
                     let _ = self.end(storage, handle).await;
                     state.upload = Upload::Published(None, object.clone());

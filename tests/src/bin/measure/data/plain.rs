@@ -83,7 +83,7 @@ fn ranged_read(client: &Client, key: &str, length: u64) {
 }
 
 fn write_in_parts(client: &Client, key: &str, length: u64) {
-    let upload = client.begin_upload(BUCKET, key).unwrap();
+    let upload = client.begin_upload(BUCKET, key, "binary/octet-stream").unwrap();
     let content = vec![0; usize::try_from(PART).unwrap()];
     let parts =
         of_each_part(length, |part| client.upload_part(BUCKET, key, &upload, part + 1, &content).unwrap());

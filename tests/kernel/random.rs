@@ -157,6 +157,7 @@ fn whatever_programs_do_deaths_and_moves_of_mount_processes_change_nothing() {
         let random = if is_alone { random.without_other_client() } else { random };
         let played = play(&place, seed, random, false, Some(&mut faults));
         assert!(faults.deaths > 0 && faults.moves > 0, "{} deaths, {} moves", faults.deaths, faults.moves);
+        // For the last lines of the pods' logs, which the failure shows.
         if played.is_err() {
             thread::sleep(Duration::from_secs(2));
         }
